@@ -1,0 +1,1 @@
+"""Language-model backends, intent, the planner and the two-phase schedule writer."""

@@ -1,0 +1,1 @@
+"""Pibroch writes, proves, runs and evolves distributed-training schedules."""

@@ -1,0 +1,1 @@
+"""Annotate, capture, lower, verify, simulate, execute and trace a training schedule."""

@@ -1,0 +1,156 @@
+"""Schedules as users write them: a list of directives, validated field by field.
+
+A schedule file is `{"version": 1, "directives": [...]}` or a bare list of directives. A *filter* maps a tag to an
+index, to `"*"` (any index) or to null (untagged); an absent tag matches all. `PASS` is F, B, BI or BW.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from pibroch.runtime.errors import InputError
+
+PASSES = ("F", "B", "BI", "BW")
+SCHEDULE_VERSION = 1
+
+
+def _check_filter(value: dict[str, int | str | None]) -> dict[str, int | str | None]:
+    for tag, index in value.items():
+        if tag == "PASS":
+            if index not in (*PASSES, "*"):
+                raise ValueError(f"PASS is one of {', '.join(PASSES)} or '*', not {index!r}")
+        elif isinstance(index, str) and index != "*":
+            raise ValueError(f"{tag} is an index, '*' or null, not {index!r}")
+        elif isinstance(index, int) and index < 0:
+            raise ValueError(f"{tag} is an index from 0, not {index}")
+    return value
+
+
+Filter = Annotated[dict[str, int | str | None], AfterValidator(_check_filter)]
+Devices = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class Directive(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Place(Directive):
+    """The regions run on these devices; several devices are data parallelism."""
+
+    op: Literal["place"] = "place"
+    filter: Filter = Field(default_factory=dict)
+    devices: Devices
+    stream: str | None = None
+
+
+class Replicate(Directive):
+    """Gradients are averaged over the devices, which equal the place's. `bucket_size` is in MB."""
+
+    op: Literal["replicate"] = "replicate"
+    filter: Filter = Field(default_factory=dict)
+    devices: Devices
+    reduce_stream: str = "reduce"
+    bucket_size: float | None = Field(default=None, gt=0)
+
+
+class Split(Directive):
+    """The batch of each replica is cut along dimension 0 into microbatches, named by `dim_name` in filters."""
+
+    op: Literal["split"] = "split"
+    filter: Filter = Field(default_factory=dict)
+    dim_name: str = "MB"
+    num_microbatches: int = Field(ge=1)
+
+
+class Order(Directive):
+    """Groups of chunks that follow each other on one device set; two filters of one group may overlap."""
+
+    op: Literal["order"] = "order"
+    filters: list[Filter | Annotated[list[Filter], Field(min_length=1, max_length=2)]] = Field(min_length=2)
+
+    def groups(self) -> list[list[dict[str, int | str | None]]]:
+        """Each group as a list of one or two filters."""
+        return [group if isinstance(group, list) else [group] for group in self.filters]
+
+
+class Cut(Directive):
+    """Stage boundaries by layer: stage i + 1 starts at layer `at[i]`."""
+
+    op: Literal["cut"] = "cut"
+    at: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+
+
+class Recompute(Directive):
+    """The matched layers drop what forward saved and recompute it in backward."""
+
+    op: Literal["recompute"] = "recompute"
+    filter: Filter = Field(default_factory=dict)
+
+
+AnyDirective = Annotated[Place | Replicate | Split | Order | Cut | Recompute, Field(discriminator="op")]
+_LIST: TypeAdapter[list[AnyDirective]] = TypeAdapter(list[AnyDirective])
+
+
+class Schedule(BaseModel):
+    """A list of directives with its format version."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    version: Literal[1] = 1
+    directives: list[AnyDirective]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; fields at their defaults are left out."""
+        rows = [{"op": d.op, **d.model_dump(exclude_defaults=True)} for d in self.directives]
+        return {"version": SCHEDULE_VERSION, "directives": rows}
+
+
+def parse_schedule(text: str, *, source: str = "schedule") -> Schedule:
+    """Read a schedule from JSON text. Raises `InputError` that names `source` and the directive and field at fault."""
+    try:
+        data = json.loads(text, object_pairs_hook=_no_duplicates)
+    except ValueError as error:
+        raise InputError(f"{source}: not valid JSON: {error}") from error
+    return schedule_from(data, source=source)
+
+
+def schedule_from(data: Any, *, source: str = "schedule") -> Schedule:
+    """The same from already decoded JSON."""
+    try:
+        if isinstance(data, list):
+            return Schedule(directives=_LIST.validate_python(data))
+        return Schedule.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{source}: {_explain(error)}") from error
+
+
+def load_schedule(path: str | Path) -> Schedule:
+    """Read a schedule file. Raises `InputError`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path}: cannot read the schedule: {reason}") from error
+    return parse_schedule(text, source=str(path))
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} appears twice in one object")
+    return result
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = [part for part in first["loc"] if part != "directives"]
+    if where and isinstance(where[0], int):
+        where[0] = f"directive {where[0]}"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    place = ", ".join(str(part) for part in where)
+    return f"{place + ': ' if place else ''}{first['msg']}{more}"

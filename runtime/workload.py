@@ -1,0 +1,31 @@
+"""What a user brings: a model, a loss, an optimizer and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Batch = Any  # a pytree of tensors that all have the samples along dimension 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A training job without a schedule. `--model module:function` names a function that returns one.
+
+    `model()` builds the module (called under a fixed seed); `loss(model, batch)` returns the mean loss over the
+    batch's samples, or `(sum, count)`; `optimizer(params)` builds the optimizer and, as `batch`, must be picklable (a
+    module-level function or `functools.partial`); `batch(size, step)` returns the batch of that step with `size`
+    samples. `microbatch` is the number of samples in one microbatch, `tokens` the tokens in one sample.
+    """
+
+    name: str
+    model: Callable[[], torch.nn.Module]
+    loss: Callable[[torch.nn.Module, Batch], Any]
+    optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer]
+    batch: Callable[[int, int], Batch]
+    microbatch: int = 1
+    tokens: int = 1

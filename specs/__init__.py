@@ -1,0 +1,1 @@
+"""Specs: the source of truth that modules and schedules are written from."""
