@@ -7,6 +7,7 @@ class PibrochError(Exception):
     """Base of all errors that the command line prints as one message, without a traceback."""
 
     exit_code = 1
+    detail: str = ""  # what a person who debugs wants besides the message: a worker's traceback, its last output
 
 
 class InputError(PibrochError, ValueError):
