@@ -1,0 +1,97 @@
+"""The application: one module per command, and the only place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from pibroch.cli import bench, check, demo, doctor, generate, init, lower, mailbox, run, simulate, view
+from pibroch.runtime.errors import PibrochError
+
+app = typer.Typer(
+    name="pibroch",
+    help="From a sentence to a distributed-training schedule: written, proved, run and measured.",
+    epilog="Exit codes: 0 done, 1 wrong input or failed check, 2 usage, 3 something is missing here, "
+    "4 a worker died or a deadline passed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (generate, check, simulate, run, view, lower, bench, demo, doctor, init):
+    app.command(module.NAME)(module.command)
+app.add_typer(mailbox.app, name="mailbox")
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from pibroch import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with one of the documented codes."""
+    sys.exit(run_cli(list(sys.argv[1:] if args is None else args)))
+
+
+def run_cli(args: list[str]) -> int:
+    """Run one command. Returns its exit code; every error is one message on stderr (one JSON object with `--json`)."""
+    try:
+        code = typer.main.get_command(app).main(args=args, prog_name="pibroch", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        # The reader of our output has gone (`pibroch … | head`): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, typer.Abort) as error:
+        kind, message, code = explain(error)
+        if os.environ.get("PIBROCH_DEBUG"):
+            traceback.print_exception(error)
+            print(getattr(error, "detail", ""), file=sys.stderr)
+        if "--json" in args:
+            print(json.dumps({"ok": False, "error": {"kind": kind, "message": message}}), flush=True)
+        print(f"pibroch: {message}", file=sys.stderr, flush=True)
+        return code
+
+
+def explain(error: BaseException) -> tuple[str, str, int]:
+    """The kind, the message and the exit code of an error that ends a command."""
+    if isinstance(error, typer.TyperException):
+        context: Any = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+        return "usage", error.format_message() + hint, error.exit_code
+    if isinstance(error, typer.Abort):
+        return "interrupted", "interrupted", 130
+    if isinstance(error, PibrochError):
+        return _KINDS.get(error.exit_code, "input"), str(error), error.exit_code
+    if isinstance(error, OSError) and error.errno in _OS_REASONS:
+        where = f"{error.filename}: " if error.filename else ""
+        return "input", f"{where}{error.strerror}: {_OS_REASONS[error.errno]}", 1
+    text = " ".join(str(error).split())
+    message = f"{type(error).__name__}: {text}; this is a bug in pibroch (PIBROCH_DEBUG=1 shows where)"
+    return "bug", message, 1
+
+
+_KINDS = {1: "input", 3: "missing", 4: "worker"}
+_OS_REASONS = {
+    errno.ENOSPC: "free some space, or write somewhere else",
+    errno.EDQUOT: "free some space, or write somewhere else",
+    errno.EACCES: "choose a place that you may read and write",
+    errno.EPERM: "choose a place that you may read and write",
+    errno.EROFS: "choose a place that you may read and write",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file, not a folder",
+    errno.EADDRINUSE: "stop what uses the port, or choose another",
+}

@@ -1,0 +1,15 @@
+"""`pibroch doctor`: what is here, and what each missing part would enable."""
+
+from __future__ import annotations
+
+from pibroch.cli.common import Json, finish
+
+NAME = "doctor"
+
+
+def command(as_json: Json = False) -> None:
+    """Say what this machine has, and what each missing part would enable."""
+    from pibroch import doctor
+
+    result = doctor.examine()
+    finish(result, doctor.report(result), as_json=as_json)

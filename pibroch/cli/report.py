@@ -1,0 +1,71 @@
+"""Results in numbers (for `--json`) and in lines (for people) that several commands share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pibroch.cli.common import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from pibroch.runtime.costs import Costs
+    from pibroch.runtime.plan import Plan
+    from pibroch.runtime.simulate import Simulation
+    from pibroch.runtime.verify import Violation
+
+
+def plan_line(plan: Plan) -> str:
+    """How large a plan is, in one line."""
+    replicas = f" × {plan.replicas} replicas" if plan.replicas > 1 else ""
+    return (
+        f"plan       {plan.model}: {plan.stages} stages{replicas} on {plan.devices} devices, "
+        f"{plan.microbatches} microbatches, {len(plan.tasks)} tasks"
+    )
+
+
+def violation_rows(violations: list[Violation]) -> list[dict[str, str]]:
+    return [{"rule": v.rule, "where": v.where, "message": v.message} for v in violations]
+
+
+def violation_lines(violations: list[Violation], *, most: int = 20) -> list[str]:
+    """The verdict of the verifier; at most `most` violations in full."""
+    if not violations:
+        return ["verified   every rule holds, V1 to V9, over all devices"]
+    lines = [f"refused    {len(violations)} violation{'s' if len(violations) > 1 else ''}"]
+    lines += [f"  {v.rule} {v.where}: {v.message}" for v in violations[:most]]
+    if len(violations) > most:
+        lines.append(f"  … and {len(violations) - most} more (--json lists all)")
+    return lines
+
+
+def simulation_row(simulation: Simulation) -> dict[str, Any]:
+    """The simulated step: times in seconds (in units under unit costs), memory in bytes, lists per device."""
+    return {
+        "makespan": simulation.makespan,
+        "bubble": simulation.bubble,
+        "idle": list(simulation.idle),
+        "peak_inflight": list(simulation.peak_inflight),
+        "peak_bytes": list(simulation.peak_bytes),
+    }
+
+
+def simulation_lines(simulation: Simulation, *, units: bool = False) -> list[str]:
+    span = f"{simulation.makespan:g} units" if units else show_seconds(simulation.makespan)
+    peaks = ", ".join(show_bytes(b) for b in simulation.peak_bytes)
+    return [
+        f"simulated  makespan {span} · bubble {simulation.bubble:.1%}",
+        f"in flight  {', '.join(map(str, simulation.peak_inflight))} activations at most, per device",
+        f"memory     {peaks} at most, per device",
+    ]
+
+
+def choose_costs(profile: str | None, *, unit_costs: bool = False) -> Costs:
+    """Unit costs, a profile's costs, or the analytic default. Raises `InputError` for an unknown profile."""
+    from pibroch.runtime.costs import AnalyticCosts, UnitCosts
+
+    if unit_costs:
+        return UnitCosts()
+    if profile is None:
+        return AnalyticCosts()
+    from pibroch.runtime.emulate import load_profile
+
+    return load_profile(profile).costs()

@@ -1,0 +1,9 @@
+"""`pibroch run`."""
+
+from __future__ import annotations
+
+NAME = "run"
+
+
+def command() -> None:
+    """To do."""

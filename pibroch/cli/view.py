@@ -1,0 +1,9 @@
+"""`pibroch view`."""
+
+from __future__ import annotations
+
+NAME = "view"
+
+
+def command() -> None:
+    """To do."""

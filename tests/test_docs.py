@@ -1,0 +1,86 @@
+"""What the documents show works: examples parse and lower, commands exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from pibroch.cli.app import app
+from pibroch.runtime.directives import parse_schedule
+from pibroch.runtime.lower import lower
+from pibroch.runtime.model import uniform_model
+from pibroch.runtime.verify import verify
+
+TOP = Path(__file__).resolve().parent.parent
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
+OPS = ("place", "replicate", "split", "order", "cut", "recompute")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.S | re.M)
+
+
+def sections(page: Path) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", page.read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_each_directive_has_an_example_that_keeps_the_rules(op: str) -> None:
+    text = sections(TOP / "docs/directives.md")[op]
+    examples = re.findall(r"^```json\n(.*?)^```", text, flags=re.S | re.M)
+    assert examples
+    model = uniform_model(8)
+    for example in examples:
+        assert op in {row["op"] for row in json.loads(example)}
+        plan = lower(parse_schedule(example), model)
+        assert verify(plan, model=model) == []
+
+
+def test_every_op_is_documented() -> None:
+    from pibroch.runtime import directives
+
+    ops = {c.model_fields["op"].default for c in directives.Directive.__subclasses__()}
+    assert ops == set(OPS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_anchors_exist(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    targets += re.findall(r'(?:src|srcset|href)="([^"]+)"', page.read_text())
+    for target in targets:
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name) if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), flags=re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    group = typer.main.get_command(app)
+    spoken = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+    spoken += re.findall(r"`(pibroch [^`…|]+)`", page.read_text())
+    for line in spoken:
+        for part in line.split("&&"):
+            words = shlex.split(part, comments=True)
+            if len(words) < 2 or words[0] != "pibroch":
+                continue
+            command = group
+            for word in words[1:]:
+                children = getattr(command, "commands", {})
+                if children and not word.startswith("-"):
+                    assert word in children, f"{page.name}: {line}"
+                    command = children[word]
+                elif word.startswith("--"):
+                    known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+                    assert word in known, f"{page.name}: {line}: {word}"
