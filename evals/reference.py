@@ -1,0 +1,238 @@
+"""The single-process references that the judge compares a training run with.
+
+Replay   One thread runs the same microbatches in the same shapes through the captured graph as a whole, adds each
+         parameter's contributions up in the order of the plan's backwards, then the devices' sums in rank order.
+         Nothing else is taken from the plan: which microbatches there are, their weights and the averaging are the
+         reference's own, so a plan that drops or scales anything differs. float32 equals it bitwise where no more than
+         two devices are summed; gloo's all-reduce of three or more is not in rank order.
+Unsplit  The eager model on the whole batch in float64: nothing captured, nothing split. A model that draws random
+         numbers has no such reference, since each microbatch draws its own.
+
+Parameters that several chunks share (tied ones) get a leaf per chunk in a replay, and the graph then runs chunk by
+chunk (still one autograd graph), because their contributions are separate additions in the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pibroch.runtime.action import Chunk
+from pibroch.runtime.capture import Captured, flatten_batch
+from pibroch.runtime.chunk import ChunkModule, build_chunk
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.plan import ChunkSpec, Plan
+from pibroch.runtime.workload import Batch, Workload
+
+Named = dict[str, Tensor]
+
+
+class Reference(Protocol):
+    """`gradients` then `update`, step by step."""
+
+    name: str
+
+    def gradients(self, batch: Batch) -> tuple[float, Named]:
+        """The loss of this batch and the gradients before the optimizer; parameters without one are absent."""
+
+    def update(self, gradients: Mapping[str, Tensor]) -> Named:
+        """One optimizer step with these gradients; all weights after it."""
+
+
+class Unsplit:
+    """The eager model in float64, the whole batch at once."""
+
+    name = "unsplit"
+
+    def __init__(self, workload: Workload, *, seed: int) -> None:
+        self._workload = workload
+        self._model = fresh_model(workload, seed=seed, dtype=torch.float64)
+        self._weights = _Weights(workload, self._model)
+
+    def gradients(self, batch: Batch) -> tuple[float, Named]:
+        """See `Reference`."""
+        self._model.zero_grad(set_to_none=True)
+        with one_thread():
+            loss = self._workload.loss(self._model, cast(batch, torch.float64))
+            mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
+            mean.backward()
+        found = {n: p.grad.clone() for n, p in self._model.named_parameters() if p.grad is not None}
+        return float(mean.detach()), found
+
+    def update(self, gradients: Mapping[str, Tensor]) -> Named:
+        """See `Reference`."""
+        return self._weights.update(gradients)
+
+
+class Replay:
+    """The captured graph on the plan's microbatches; `dtype` is that of the parameters in the run compared with."""
+
+    name = "replay"
+
+    def __init__(
+        self, workload: Workload, captured: Captured, plan: Plan, *, seed: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._workload, self._captured, self._plan, self._dtype = workload, captured, plan, dtype
+        self._model = fresh_model(workload, seed=seed, dtype=dtype)
+        self._weights = _Weights(workload, self._model)
+        self._params = dict(self._model.named_parameters())
+        self._buffers = [
+            {n: b.detach().clone() for n, b in self._model.named_buffers()} for _ in range(plan.replicas)
+        ]
+        self._owners = _owners(plan)
+        self._chunks = self._build()
+        self._step = 0
+
+    def gradients(self, batch: Batch) -> tuple[float, Named]:
+        """See `Reference`. Raises `InputError` where the batch does not divide."""
+        plan = self._plan
+        batch = cast(batch, self._dtype)
+        size = _samples(batch)
+        parts = plan.replicas * plan.microbatches
+        if size % parts:
+            raise InputError(
+                f"a batch of {size} samples does not divide into {plan.replicas} replicas x "
+                f"{plan.microbatches} microbatches"
+            )
+        each = size // parts
+        weight = 1 / self._count(batch) if plan.loss == "sum_count" else 1 / parts
+        loss, sums = 0.0, dict[tuple[str, int], Tensor]()
+        with one_thread():
+            for replica in range(plan.replicas):
+                made: dict[tuple[str, Chunk, int], Tensor] = {}
+                for mb in range(plan.microbatches):
+                    index = replica * plan.microbatches + mb
+                    piece = tree_map(lambda t, at=index * each: t[at : at + each], batch)
+                    value, found = self._microbatch(piece, replica=replica, index=index, weight=weight)
+                    loss += value * weight
+                    made.update({(name, chunk, mb): g for (name, chunk), g in found.items()})
+                for device, name, chunk, mb in _order(plan, self._owners, replica):
+                    if (g := made.get((name, chunk, mb))) is not None:
+                        sums[name, device] = sums[name, device] + g if (name, device) in sums else g
+        self._step += 1
+        total: Named = {}
+        for (name, _), g in sorted(sums.items(), key=lambda row: row[0]):
+            total[name] = total[name] + g if name in total else g
+        return loss, total
+
+    def update(self, gradients: Mapping[str, Tensor]) -> Named:
+        """See `Reference`."""
+        return self._weights.update(gradients)
+
+    def _build(self) -> list[tuple[Chunk | None, ChunkModule]]:
+        """The whole graph as one chunk, or the plan's chunks in layer order where chunks share a parameter."""
+        if all(len(chunks) == 1 for chunks in self._owners.values()):
+            layers = len(self._captured.spec.layers)
+            whole = ChunkSpec(stage=0, part=0, start=0, stop=layers, params=tuple(self._owners))
+            return [(None, build_chunk(self._captured, whole, split_backward=False))]
+        ordered = sorted(self._plan.chunks, key=lambda c: c.start)
+        return [(c.key, build_chunk(self._captured, c, split_backward=False)) for c in ordered]
+
+    def _microbatch(
+        self, piece: Batch, *, replica: int, index: int, weight: float
+    ) -> tuple[float, dict[tuple[str, Chunk], Tensor]]:
+        values, leaves = dict[str, Tensor](), dict[tuple[str, Chunk], Tensor]()
+        flat = flatten_batch(piece)
+        for key, module in self._chunks:
+            params: Named = {}
+            for name in module.params:
+                params[name] = leaf = self._params[name].detach().clone()
+                if self._params[name].requires_grad:
+                    leaves[name, key or self._owners[name][0]] = leaf.requires_grad_()
+            inputs = {name: values[name] for name in module.inputs}
+            needed = {name: flat[name] for name in module.batch_leaves}
+            values |= module(params, self._buffers[replica], needed, inputs, seed=(self._step, index), queue=None)
+        loss = values["loss"]
+        seed = torch.tensor(weight, dtype=loss.dtype)
+        grads = torch.autograd.grad(loss, list(leaves.values()), grad_outputs=seed, allow_unused=True)
+        found = {key: g for key, g in zip(leaves, grads, strict=True) if g is not None}
+        return float(loss.detach()), found
+
+    def _count(self, batch: Batch) -> float:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            loss = self._workload.loss(self._model, batch)
+        assert isinstance(loss, tuple)
+        return float(loss[1])
+
+
+class _Weights:
+    """The reference's parameters under the workload's optimizer."""
+
+    def __init__(self, workload: Workload, model: nn.Module) -> None:
+        self._model = model
+        self._params = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._optimizer = workload.optimizer(self._params.values())
+
+    def update(self, gradients: Mapping[str, Tensor]) -> Named:
+        for name, p in self._params.items():
+            p.grad = gradients[name].detach().clone() if name in gradients else None
+        with one_thread():
+            self._optimizer.step()
+        return {n: p.detach().clone() for n, p in self._model.named_parameters()}
+
+
+def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype) -> nn.Module:
+    """The model with the initial weights of a run under this seed, drawn in its own dtype and then cast."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return workload.model().to(dtype)
+
+
+def cast(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch with its floating-point leaves in `dtype`."""
+    return tree_map(lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t, batch)
+
+
+def exact_sums(plan: Plan) -> bool:
+    """True where float32 gradients must equal a replay bitwise: no reduction sums more than two devices."""
+    return all(len(bucket.group) <= 2 for bucket in plan.buckets) and plan.replicas <= 2
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Several threads may add up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _owners(plan: Plan) -> dict[str, list[Chunk]]:
+    owners: dict[str, list[Chunk]] = {}
+    for chunk in sorted(plan.chunks, key=lambda c: c.start):
+        for name in chunk.params:
+            owners.setdefault(name, []).append(chunk.key)
+    return owners
+
+
+def _order(plan: Plan, owners: dict[str, list[Chunk]], replica: int) -> list[tuple[int, str, Chunk, int]]:
+    """(device, parameter, chunk, microbatch) of one replica in the order in which the plan adds them up.
+
+    The plan's order decides only between additions that must happen anyway: what it lacks is appended, what it does
+    twice counts once. A backward that is split adds the weights' part in BW.
+    """
+    names: dict[Chunk, list[str]] = {}
+    for name, chunks in owners.items():
+        for chunk in chunks:
+            names.setdefault(chunk, []).append(name)
+    ordered: dict[tuple[Chunk, int], None] = {}
+    for streams in plan.streams.values():
+        for ids in streams.values():
+            for task in (plan.tasks[i] for i in ids):
+                if task.op in ("B", "BW") and task.replica == replica:
+                    ordered[task.chunk, task.mb] = None
+    due = {(chunk, mb): None for chunk in names for mb in range(plan.microbatches)}
+    rows = [key for key in ordered if key in due] + [key for key in due if key not in ordered]
+    return [(plan.placement[chunk.stage][replica], n, chunk, mb) for chunk, mb in rows for n in names[chunk]]
+
+
+def _samples(batch: Batch) -> int:
+    leaf: Any = next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    return int(leaf.shape[0])
