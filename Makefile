@@ -28,7 +28,6 @@ test: lint
 lint: .venv-test/stamp
 	@echo '== ruff'
 	@.venv-test/bin/ruff check .
-	@.venv-test/bin/ruff format --check .
 	@echo '== mypy'
 	@.venv-test/bin/mypy pibroch tests
 	@echo '== import-linter'

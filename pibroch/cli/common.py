@@ -31,7 +31,7 @@ Lm = Annotated[
     str | None,
     typer.Option(
         "--lm",
-        help="Language model: openai[:MODEL], local[:FILE], mailbox:DIR or replay:DIR. Without one, the planner writes.",
+        help="Language model: openai[:MODEL], local[:FILE], mailbox:DIR or replay:DIR. Without: the planner.",
         show_default=False,
     ),
 ]

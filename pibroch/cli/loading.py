@@ -46,9 +46,7 @@ def load_model(model: str | None) -> Loaded:
 
     workload = load_workload_named(model)
     say(f"capturing {workload.name}")
-    captured = capture(
-        workload.model(), workload.loss, workload.batch(workload.microbatch, 0), name=workload.name
-    )
+    captured = capture(workload.model(), workload.loss, workload.batch(workload.microbatch, 0), name=workload.name)
     return Loaded(workload, captured)
 
 
@@ -65,7 +63,9 @@ class Refused(InputError):
     def __init__(self, source: str, message: str) -> None:
         super().__init__(f"{source}: {message}")
         match = re.fullmatch(r"(V\d): (?:(directive \d+): )?(.*)", message, flags=re.S)
-        self.rule, self.where, self.reason = (match[1], match[2] or source, match[3]) if match else ("", source, message)
+        self.rule = match[1] if match else ""
+        self.where = (match and match[2]) or source
+        self.reason = match[3] if match else message
 
 
 def load_plan(schedule: Path, model: str | None) -> tuple[Schedule, ModelSpec, Plan]:

@@ -48,14 +48,21 @@ def simulation_row(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def simulation_lines(simulation: Simulation, *, units: bool = False) -> list[str]:
-    span = f"{simulation.makespan:g} units" if units else show_seconds(simulation.makespan)
-    peaks = ", ".join(show_bytes(b) for b in simulation.peak_bytes)
-    return [
+def simulation_lines(simulation: Simulation, *, units: bool = False, memory: bool = True) -> list[str]:
+    """`memory=False` leaves the bytes out, where the model is only a stand-in."""
+
+    def show(times: list[float]) -> str:
+        return ", ".join(f"{t:g}" if units else show_seconds(t) for t in times)
+
+    span = show([simulation.makespan]) + (" units" if units else "")
+    lines = [
         f"simulated  makespan {span} · bubble {simulation.bubble:.1%}",
-        f"in flight  {', '.join(map(str, simulation.peak_inflight))} activations at most, per device",
-        f"memory     {peaks} at most, per device",
+        f"idle       {show(simulation.idle)} per device",
+        f"in flight  {', '.join(map(str, simulation.peak_inflight))} microbatches at most, per device",
     ]
+    if memory:
+        lines.append(f"memory     {', '.join(show_bytes(b) for b in simulation.peak_bytes)} at most, per device")
+    return lines
 
 
 def choose_costs(profile: str | None, *, unit_costs: bool = False) -> Costs:

@@ -30,7 +30,8 @@ def command(
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="With --family.")] = 1,
     model: Model = None,
     unit_costs: Annotated[
-        bool, typer.Option("--unit-costs", help="F, BI and BW cost 1, B costs 2, communication nothing.")
+        bool,
+        typer.Option("--unit-costs", help="F, BI, BW cost 1, B 2, communication nothing: the default without a model."),
     ] = False,
     profile: Profile = None,
     as_json: Json = False,
@@ -38,14 +39,14 @@ def command(
     """Simulate one step. Without a model every stage is one equal layer."""
     from pibroch.cli.loading import load_model, load_schedule_named, lower_named
     from pibroch.cli.report import choose_costs, plan_line, simulation_lines, simulation_row
-    from pibroch.runtime.errors import InputError
     from pibroch.runtime.families import build
     from pibroch.runtime.simulate import simulate
 
     if (schedule is None) == (family is None):
-        raise InputError("name one of the two: a schedule file, or --family with --devices and --microbatches")
+        raise typer.BadParameter("a schedule file, or --family with --devices and --microbatches: one of the two")
     if unit_costs and profile:
-        raise InputError("--unit-costs and --profile exclude each other: choose one")
+        raise typer.BadParameter("--unit-costs and --profile exclude each other")
+    unit_costs = unit_costs or (model is None and profile is None)
     if schedule is not None:
         parsed = load_schedule_named(schedule)
     else:
@@ -54,15 +55,12 @@ def command(
         parsed = build(
             family, devices=devices, microbatches=microbatches, replicas=replicas, stages_per_device=per_device
         )
-    if model is None and not (unit_costs or profile):
-        raise InputError("what does a layer cost? Name --model, or take --unit-costs or --profile")
     spec = load_model(model).spec if model is not None else _equal_layers(parsed)
     costs = choose_costs(profile, unit_costs=unit_costs)
-    plan = lower_named(schedule or str(family), parsed, spec, update=not unit_costs)
+    plan = lower_named(schedule or str(family), parsed, spec)
     simulation = simulate(plan, costs)
     result = {"ok": True, "family": family, "devices": plan.devices, **simulation_row(simulation)}
-    idle = f"idle       {', '.join(f'{t:g}' for t in simulation.idle)} per device"
-    lines = [plan_line(plan), *simulation_lines(simulation, units=unit_costs), *([idle] if unit_costs else [])]
+    lines = [plan_line(plan), *simulation_lines(simulation, units=unit_costs, memory=model is not None)]
     finish(result, lines, as_json=as_json)
 
 
