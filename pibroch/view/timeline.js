@@ -1,0 +1,233 @@
+// Layout and painting of the timeline: rows per run, device and stream; pure functions of their arguments.
+
+const AXIS = 26, COMPUTE = 28, LANE = 14, GAP = 2, DEVICE_GAP = 10, HEADER = 30, END_PAD = 14;
+
+// Rows top to bottom: {kind: "header"|"tasks", y, h, run, device, stream, lane, ids, last, label}.
+function layout({ group, comm }) {
+  const rows = [], byRow = new Map();
+  for (let i = 0; i < N; i++) {
+    const key = T.device[i] + "|" + T.stream[i] + "|" + (op(i) === "RECV" ? "in" : "out");
+    if (!byRow.has(key)) byRow.set(key, []);
+    byRow.get(key).push(i);
+  }
+  const lanes = new Map(); // device -> [[stream, lane, ids]], the compute stream first
+  for (const [key, ids] of byRow) {
+    const [device, index, lane] = key.split("|");
+    const name = DATA.streams[index];
+    if (!lanes.has(+device)) lanes.set(+device, []);
+    lanes.get(+device).push([name, lane, ids]);
+  }
+  for (const list of lanes.values()) {
+    list.sort((a, b) => (b[0] === "compute") - (a[0] === "compute") || (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] < b[1] ? 1 : -1));
+  }
+  let y = AXIS;
+  const header = (label) => { rows.push({ kind: "header", y, h: HEADER, label }); y += HEADER; };
+  const device = (run, d, label) => {
+    for (const [name, lane, ids] of lanes.get(d) || []) {
+      const compute = name === "compute";
+      if (!compute && !comm) continue;
+      const h = compute ? COMPUTE : LANE;
+      const mine = Int32Array.from(ids.filter(run.ran)).sort((a, b) => run.from[a] - run.from[b] || a - b);
+      const last = new Float64Array(mine.length); // the latest end so far: what is visible begins where it passes the left edge
+      mine.forEach((id, k) => { last[k] = Math.max(run.end[id], k ? last[k - 1] : 0); });
+      const both = lanes.get(d).some((other) => other[0] === name && other[1] !== lane);
+      rows.push({
+        kind: "tasks", y, h, run, device: d, stream: name, lane, ids: mine, last,
+        label: compute ? label : name + (both ? (lane === "in" ? " in" : " out") : ""),
+        bubbles: compute ? run.bubbles.filter((b) => b.device === d) : [],
+      });
+      y += h + GAP;
+    }
+    y += DEVICE_GAP - GAP;
+  };
+  const devices = [...lanes.keys()].sort((a, b) => a - b);
+  if (group === "device" && RUNS.length > 1) {
+    for (const d of devices) {
+      header(`Device ${d}`);
+      for (const run of RUNS) device(run, d, run.label);
+    }
+  } else {
+    for (const run of RUNS) {
+      header(run.label);
+      for (const d of devices) device(run, d, `Device ${d}`);
+    }
+  }
+  return { rows, height: y };
+}
+
+function firstVisible(row, time) { // index of the first task of the row that ends at or after `time`
+  let low = 0, high = row.ids.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (row.last[middle] < time) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+function niceStep(raw) {
+  const power = 10 ** Math.floor(Math.log10(raw));
+  return [1, 2, 5, 10].find((k) => k * power >= raw * 0.999) * power;
+}
+
+// view: {width, height, left, top, scale (pixels per unit of time), gutter, rows, selected: {run, task}|null, hover, follow}
+function paint(S, theme, view) {
+  const { width, height, gutter, scale } = view;
+  const x = (time) => gutter + time * scale - view.left;
+  const t0 = view.left / scale, t1 = (view.left + width - gutter) / scale;
+  S.rect(0, 0, width, height, { fill: theme.paper });
+  const ticks = axisTicks(view, t0, t1);
+  S.clip(gutter, AXIS, width - gutter, height - AXIS, () => {
+    for (const [time] of ticks) S.rect(Math.round(x(time)), AXIS, 1, height - AXIS, { fill: theme.grid });
+    for (const row of view.rows) {
+      const y = row.y - view.top;
+      if (row.kind === "tasks" && y + row.h >= AXIS && y <= height) paintRow(S, theme, view, row, y, x, t0, t1);
+    }
+    if (view.selected) paintArrows(S, theme, view, x);
+  });
+  S.clip(0, AXIS, width, height - AXIS, () => paintLabels(S, theme, view));
+  S.rect(0, 0, width, AXIS, { fill: theme.paper });
+  S.rect(0, AXIS - 1, width, 1, { fill: theme.line });
+  S.clip(gutter - 4, 0, width - gutter + 4, AXIS, () => {
+    for (const [time, label] of ticks) {
+      S.rect(Math.round(x(time)), AXIS - 6, 1, 5, { fill: theme.muted });
+      S.text(x(time) + 4, 12, label, { fill: theme.muted, size: 11.5 });
+    }
+  });
+}
+
+function axisTicks(view, t0, t1) {
+  const ticks = [];
+  if (!COMMON) { // runs of different units share only the fraction of their step
+    const step = niceStep((90 / view.scale / longest) * 100);
+    for (let p = Math.ceil((t0 / longest) * 100 / step) * step; p <= Math.min((t1 / longest) * 100, 100.001); p += step) ticks.push([(p / 100) * longest, `${plain(p)}%`]);
+    return ticks;
+  }
+  const step = niceStep(90 / view.scale);
+  for (let k = Math.ceil(t0 / step - 1e-9); k * step <= t1; k++) ticks.push([k * step, k ? duration(k * step, RUNS[0].unit) : "0"]);
+  return ticks;
+}
+
+function paintLabels(S, theme, view) {
+  S.rect(0, 0, view.gutter, view.height, { fill: theme.paper });
+  for (const row of view.rows) {
+    const y = row.y - view.top;
+    if (y + row.h < AXIS || y > view.height) continue;
+    if (row.kind === "header") {
+      S.rect(0, y + 2, view.width, row.h - 4, { fill: theme.paper, alpha: 0.9 });
+      S.text(12, y + row.h / 2 + 1, row.label, { fill: theme.ink, size: 13, bold: 650 });
+    } else {
+      const compute = row.stream === "compute";
+      const text = compute && view.gutter < 80 ? row.label.replace("Device ", "D") : row.label;
+      S.text(view.gutter - 8, y + row.h / 2, text, { fill: compute ? theme.ink : theme.muted, size: compute ? 12.5 : 10.5, align: "right" });
+    }
+  }
+}
+
+function paintRow(S, theme, view, row, y, x, t0, t1) {
+  const { run, h, stream } = row, k = run.scale, compute = stream === "compute";
+  for (const bubble of row.bubbles) {
+    if (bubble.end * k < t0 || bubble.start * k > t1) continue;
+    const left = Math.max(x(bubble.start * k), -50), w = Math.min(x(bubble.end * k), view.width + 50) - left;
+    if (w < 0.4) continue;
+    paintBubble(S, theme, bubble.cause, left, y, w, h);
+    const hovered = view.hover && view.hover.bubble === bubble;
+    if (hovered || (view.selected && view.selected.bubble === bubble)) S.rect(left, y, w, h, { stroke: theme.ink, weight: hovered ? 1 : 2 });
+  }
+  const mb = view.follow && view.selected && view.selected.task >= 0 ? T.mb[view.selected.task] : -1;
+  const replica = mb >= 0 ? T.replica[view.selected.task] : -1;
+  let drawn = -Infinity;
+  const marked = [];
+  for (let n = firstVisible(row, t0 / k); n < row.ids.length; n++) {
+    const id = row.ids[n];
+    if (run.from[id] * k > t1) break;
+    let left = x(run.from[id] * k), right = x(run.end[id] * k);
+    if (right - drawn < 0.35) continue; // nothing of it would show
+    const early = x(run.start[id] * k);
+    if (left - early > 2) S.rect(Math.max(early, 0), y + h / 2 - 0.5, left - Math.max(early, 0), 1, { fill: theme.muted, alpha: 0.5 });
+    drawn = right;
+    left = Math.max(left, -50); right = Math.min(right, view.width + 50);
+    const w = Math.max(right - left, 0.7), kind = op(id), gap = w > 4 ? 0.6 : 0;
+    const dim = mb >= 0 && (T.mb[id] !== mb || T.replica[id] !== replica) ? 0.22 : 1;
+    const style = taskStyle(theme, kind, payload(id), SHADE[id]);
+    S.rect(left + gap, y, w - gap, h, { ...style, alpha: dim });
+    if (kind === "SEND" && w > 3) S.rect(left + gap, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
+    if (kind === "RECV" && w > 3) S.rect(right - 2, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
+    if (w > 9) paintName(S, theme, id, Math.max(left, view.gutter), y, Math.min(right, view.width) - Math.max(left, view.gutter), h, compute, dim);
+    const selected = view.selected && view.selected.task === id;
+    if (selected || (view.hover && view.hover.task === id && view.hover.run === run)) marked.push([left, w, selected, selected && view.selected.run === run]);
+  }
+  for (const [left, w, selected, strong] of marked) {
+    S.rect(left - 2, y - 2, w + 4, h + 4, { stroke: theme.paper, weight: 2 });
+    S.rect(left - 1, y - 1, w + 2, h + 2, { stroke: theme.ink, weight: strong ? 2.5 : selected ? 1.5 : 1.2, dash: selected && !strong ? [3, 2] : undefined });
+  }
+}
+
+function paintBubble(S, theme, cause, x, y, w, h) {
+  const exposed = cause === "transfer" || cause === "reduction", loud = exposed || cause === "dispatch";
+  const style = { fill: theme[cause], texture: CAUSE_TEXTURE[cause], ink: loud ? theme.paper : theme.ink };
+  if (!loud) S.rect(x, y, w, h, { ...style, strength: 0.2 });
+  else {
+    S.rect(x, y, w, h, { fill: theme[cause], alpha: 0.16 });
+    S.rect(x, y + h - 8, w, 8, { ...style, strength: 0.55 });
+  }
+}
+
+function paintName(S, theme, id, x, y, w, h, compute, alpha) {
+  const size = compute ? 11.5 : 9.5, bold = compute ? 600 : 500;
+  const names = compute && T.mb[id] >= 0 ? [action(id), String(T.mb[id])] : [action(id)];
+  const name = names.find((one) => S.measure(one, size, bold, true) + 6 <= w);
+  if (!name) return;
+  if (OP_TEXTURE[op(id)] && compute) { // a plate, so that the texture does not run through the letters
+    const wide = S.measure(name, size, bold, true);
+    S.rect(x + w / 2 - wide / 2 - 2, y + h / 2 - 7, wide + 4, 14, { fill: taskStyle(theme, op(id), payload(id), SHADE[id]).fill, alpha });
+  }
+  S.text(x + w / 2, y + h / 2, name, { fill: theme["task-ink"], size, bold, align: "center", mono: true, alpha });
+}
+
+// What the selected task waited for, and the other side of its transfer.
+function paintArrows(S, theme, view, x) {
+  const { run, task } = view.selected;
+  if (task < 0) return;
+  const rowOf = (id) => view.rows.find((r) => r.kind === "tasks" && r.run === run && r.device === T.device[id] &&
+    r.stream === stream(id) && (r.lane === "in") === (op(id) === "RECV"));
+  const point = (id, time) => {
+    const row = rowOf(id);
+    return row && run.ran(id) ? [x(time * run.scale), row.y - view.top + row.h / 2] : null;
+  };
+  const arrow = (a, b) => {
+    if (!a || !b) return;
+    const bend = Math.max(14, Math.min(60, Math.abs(b[0] - a[0]) / 2));
+    const line = `M${round(a[0])} ${round(a[1])}C${round(a[0] + bend)} ${round(a[1])} ${round(b[0] - bend)} ${round(b[1])} ${round(b[0])} ${round(b[1])}`;
+    S.path(line, { stroke: theme.paper, weight: 4, alpha: 0.85 });
+    S.path(line, { stroke: theme.ink, weight: 1.5 });
+    S.path(`M${round(b[0])} ${round(b[1])}l-7 -4v8z`, { fill: theme.ink });
+  };
+  for (const id of waits(task)) {
+    arrow(point(id, run.end[id]), point(task, run.from[task]));
+    if (op(id) === "RECV" && T.pair[id] >= 0) arrow(point(T.pair[id], run.start[T.pair[id]]), point(id, run.end[id]));
+  }
+  const other = T.pair[task];
+  if (other >= 0) {
+    const [send, recv] = op(task) === "SEND" ? [task, other] : [other, task];
+    arrow(point(send, run.start[send]), point(recv, run.end[recv]));
+  }
+}
+
+// What lies at a point of the view: {run, task, bubble} or null.
+function hit(view, px, py) {
+  if (px < view.gutter || py < AXIS) return null;
+  const y = py + view.top;
+  const row = view.rows.find((r) => r.kind === "tasks" && y >= r.y - 1 && y <= r.y + r.h + 1);
+  if (!row) return null;
+  const time = (px - view.gutter + view.left) / view.scale / row.run.scale, slack = 2 / view.scale / row.run.scale;
+  let best = -1, distance = Infinity;
+  for (let n = firstVisible(row, time - slack); n < row.ids.length; n++) {
+    const id = row.ids[n];
+    if (row.run.from[id] > time + slack) break;
+    const off = Math.max(row.run.from[id] - time, time - row.run.end[id], 0);
+    if (row.run.end[id] >= time - slack && off <= distance) { best = id; distance = off; }
+  }
+  if (best >= 0) return { run: row.run, task: best, bubble: null };
+  const bubble = row.bubbles.find((b) => time >= b.start && time <= b.end);
+  return bubble ? { run: row.run, task: -1, bubble } : null;
+}
