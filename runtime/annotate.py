@@ -1,0 +1,64 @@
+"""Mark regions of a model in its own code.
+
+    for block in self.blocks:
+        with annotate("LAYER"):
+            x = block(x)
+
+Each entry of a tag's scope during one capture gets the next index of that tag, counted from 0 over the whole capture,
+nested scopes included. Outside of a capture the scope does nothing, under the user's own `torch.compile` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.fx.traceback
+
+PREFIX = "pibroch."  # keeps our keys apart from others that use torch.fx.traceback.annotate
+
+# A tracer reads and writes both while it traces the model's code, hence plain module-level dictionaries.
+_CAPTURE = {"on": False}
+_COUNTS: dict[str, int] = {}
+
+
+@contextmanager
+def annotate(tag: str) -> Iterator[None]:
+    """Tag the operations inside as one region. `tag` is any name; scopes nest, and each loop turn is its own region."""
+    if not _CAPTURE["on"]:
+        yield
+        return
+    index = _COUNTS.get(tag, 0)
+    _COUNTS[tag] = index + 1
+    with torch.fx.traceback.annotate({PREFIX + tag: index}):
+        yield
+
+
+@contextmanager
+def counting() -> Iterator[None]:
+    """The extent of one capture: scopes of `annotate` are recorded, and all counters start at 0."""
+    _COUNTS.clear()
+    _CAPTURE["on"] = True
+    try:
+        yield
+    finally:
+        _CAPTURE["on"] = False
+        _COUNTS.clear()
+
+
+def tags_of(node: torch.fx.Node) -> dict[str, int]:
+    """The tags of a captured node, outermost first; those of its body for a node that calls a sub-graph."""
+    tags = _own_tags(node.meta)
+    graph_module = node.graph.owning_module
+    if not tags and graph_module is not None:
+        for argument in node.all_input_nodes:
+            body = getattr(graph_module, str(argument.target), None) if argument.op == "get_attr" else None
+            if isinstance(body, torch.fx.GraphModule):
+                tags = next((inner for inner in map(tags_of, body.graph.nodes) if inner), {})
+    return tags
+
+
+def _own_tags(meta: dict[str, Any]) -> dict[str, int]:
+    custom = meta.get("custom") or {}
+    return {key.removeprefix(PREFIX): index for key, index in custom.items() if str(key).startswith(PREFIX)}
