@@ -31,7 +31,8 @@ def violation_lines(violations: list[Violation], *, most: int = 20) -> list[str]
     if not violations:
         return ["verified   every rule holds, V1 to V9, over all devices"]
     lines = [f"refused    {len(violations)} violation{'s' if len(violations) > 1 else ''}"]
-    lines += [f"  {v.rule} {v.where}: {v.message}" for v in violations[:most]]
+    # A message opens with its rule and place already, and may draw the rows around the fault below.
+    lines += ["  " + v.message.replace("\n", "\n  ") for v in violations[:most]]
     if len(violations) > most:
         lines.append(f"  … and {len(violations) - most} more (--json lists all)")
     return lines
@@ -73,6 +74,6 @@ def choose_costs(profile: str | None, *, unit_costs: bool = False) -> Costs:
         return UnitCosts()
     if profile is None:
         return AnalyticCosts()
-    from pibroch.runtime.emulate import load_profile
+    from pibroch.runtime.profile import load_profile
 
     return load_profile(profile).costs()

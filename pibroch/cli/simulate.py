@@ -40,6 +40,7 @@ def command(
     from pibroch.cli.loading import load_model, load_schedule_named, lower_named
     from pibroch.cli.report import choose_costs, plan_line, simulation_lines, simulation_row
     from pibroch.runtime.families import build
+    from pibroch.runtime.profile import load_profile
     from pibroch.runtime.simulate import simulate
 
     if (schedule is None) == (family is None):
@@ -55,12 +56,12 @@ def command(
         parsed = build(
             family, devices=devices, microbatches=microbatches, replicas=replicas, stages_per_device=per_device
         )
-    spec = load_model(model).spec if model is not None else _equal_layers(parsed)
+    spec = load_model(model).spec if model else load_profile(profile).model() if profile else _equal_layers(parsed)
     costs = choose_costs(profile, unit_costs=unit_costs)
     plan = lower_named(schedule or str(family), parsed, spec)
     simulation = simulate(plan, costs)
     result = {"ok": True, "family": family, "devices": plan.devices, **simulation_row(simulation)}
-    lines = [plan_line(plan), *simulation_lines(simulation, units=unit_costs, memory=model is not None)]
+    lines = [plan_line(plan), *simulation_lines(simulation, units=unit_costs, memory=bool(model or profile))]
     finish(result, lines, as_json=as_json)
 
 
