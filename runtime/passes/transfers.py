@@ -26,15 +26,15 @@ def run(dag: Dag) -> None:
                 if dag.placement[peer.stage][replica] == dag.placement[c.stage][replica]:
                     continue
                 for mb in range(dag.microbatches):
-                    source = dag.compute["F", peer.stage, peer.part, mb] + offset
-                    target = dag.compute["F", c.stage, c.part, mb] + offset
-                    _transfer(dag, source, target, "F", tuple(values))
+                    first = dag.compute["F", peer.stage, peer.part, mb] + offset
+                    second = dag.compute["F", c.stage, c.part, mb] + offset
+                    _transfer(dag, first, second, "F", tuple(values))
                     if back:
-                        source, target = (
+                        first, second = (
                             next(i for op in backward if (i := dag.compute.get((op, *key, mb), -1)) >= 0) + offset
                             for key in (c.key, peer)
                         )
-                        _transfer(dag, source, target, "B", back)
+                        _transfer(dag, first, second, "B", back)
 
 
 def _transfer(dag: Dag, source: int, target: int, payload: str, values: tuple[str, ...]) -> None:

@@ -1,0 +1,187 @@
+"""Runs one device's program: one thread per stream, tasks in order, each after the events it waits on.
+
+The compute stream is the calling thread. A send stream posts one send at a time; a receive stream posts ahead, as far
+as each receive's own `waits` allow and at most `recv_window` beyond the one it waits for. Nothing here knows a
+strategy: all of it is in the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from pibroch.runtime.comm import Communicator
+from pibroch.runtime.compute import Compute
+from pibroch.runtime.plan import Task
+from pibroch.runtime.program import Channel, GroupKey, Program
+from pibroch.runtime.progress import Progress, Stopped
+from pibroch.runtime.store import Store
+
+
+class Pace(Protocol):
+    """How long tasks must take at least, for emulation, in seconds."""
+
+    def compute(self, task: Task) -> float: ...
+    def transfer(self, task: Task) -> float: ...
+    def collective(self, task: Task) -> float: ...
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one worker tells of a step. `events` are (task, start, end) on the monotonic clock, in seconds."""
+
+    loss: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    events: list[tuple[int, float, float]] = field(default_factory=list)
+    peak_bytes: int = 0
+
+
+class Executor:
+    def __init__(
+        self, program: Program, compute: Compute, store: Store, comm: Communicator, *, pace: Pace | None = None
+    ) -> None:
+        self.program = program
+        self.compute = compute
+        self.store = store
+        self.comm = comm
+        self.pace = pace
+        self._link = threading.Lock()
+        self._streams: dict[str, Any] = {}
+
+    def run(
+        self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, deadline: float,
+        forward_only: bool = False, counter: Any = None,
+    ) -> StepReport:  # fmt: skip
+        """One step over this replica's batch (leaves with samples along dimension 0).
+
+        `total` is the token count of the whole batch for a (sum, count) loss. The report's loss is this device's part:
+        the sum over devices is the loss of the step.
+        """
+        progress = Progress(deadline=deadline, device=self.comm.device)
+        report = StepReport()
+        self.compute.begin(batch, step=step, total=total, forward_only=forward_only)
+        if not forward_only:
+            self.store.zero_gradients()
+        threads = [
+            threading.Thread(target=self._stream, args=(name, progress, report, counter), name=name, daemon=True)
+            for name in self.program.streams
+            if name != "compute"
+        ]
+        report.start = time.monotonic()
+        for thread in threads:
+            thread.start()
+        self._stream("compute", progress, report, counter)
+        for thread in threads:
+            thread.join(timeout=deadline)
+        if self.comm.device.type == "cuda":
+            torch.cuda.synchronize()
+        report.end = time.monotonic()
+        if progress.failure is not None:
+            raise progress.failure
+        report.loss = self.compute.finish()
+        return report
+
+    def _stream(self, name: str, progress: Progress, report: StepReport, counter: Any) -> None:
+        ids = self.program.streams.get(name, [])
+        with contextlib.ExitStack() as stack:
+            if counter is not None:
+                stack.enter_context(counter)
+            if self.comm.device.type == "cuda":
+                torch.cuda.set_device(self.comm.device)
+                if name != "compute":
+                    stream = self._streams.setdefault(name, torch.cuda.Stream())  # type: ignore[no-untyped-call]
+                    stack.enter_context(torch.cuda.stream(stream))
+            try:
+                first = self.program.tasks[ids[0]].op if ids else "F"
+                if name == "compute":
+                    self._run_compute(ids, progress, report)
+                elif first == "SEND":
+                    self._run_sends(ids, progress, report)
+                elif first == "RECV":
+                    self._run_receives(ids, progress, report, counter)
+                else:
+                    self._run_reductions(ids, progress, report)
+            except Stopped:
+                pass
+            except BaseException as error:
+                progress.fail(error)
+
+    def _run_compute(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+        for i in ids:
+            task = self.program.tasks[i]
+            if task.waits:
+                progress.wait(task.waits)
+            start = time.monotonic()
+            self.compute.run(task)
+            if self.pace is not None:
+                _rest(start, self.pace.compute(task))
+            report.events.append((i, start, time.monotonic()))
+            progress.end(i)
+
+    def _run_sends(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+        for n, i in enumerate(ids):
+            task = self.program.tasks[i]
+            progress.wait(task.waits)
+            channel = Channel(task.device, task.peer, task.payload, task.stream)
+            tensors = self.compute.held(task.reads[0])
+            start = time.monotonic()
+            if self.pace is not None:
+                with self._link:
+                    start = time.monotonic()
+                    _rest(start, self.pace.transfer(task))
+                    self.comm.send(channel, n * 16, tensors).wait()
+            else:
+                self.comm.send(channel, n * 16, tensors).wait()
+            for b in task.frees:
+                self.compute.free(b)
+            del tensors
+            report.events.append((i, start, time.monotonic()))
+            progress.end(i)
+
+    def _run_receives(self, ids: list[int], progress: Progress, report: StepReport, counter: Any) -> None:
+        posted: list[tuple[float, Any, list[torch.Tensor]]] = []
+        tasks = [self.program.tasks[i] for i in ids]
+        for n, task in enumerate(tasks):
+            while len(posted) < len(tasks) and len(posted) <= n + self.program.recv_window:
+                ahead = tasks[len(posted)]
+                if len(posted) > n and not progress.ready(ahead.waits):
+                    break
+                progress.wait(ahead.waits)
+                channel = Channel(ahead.peer, ahead.device, ahead.payload, ahead.stream)
+                tensors = self.compute.allocate(ahead.writes[0])
+                if counter is not None:
+                    counter.register(tensors)
+                work = self.comm.receive(channel, len(posted) * 16, tensors)
+                posted.append((time.monotonic(), work, tensors))
+            start, work, tensors = posted[n]
+            work.wait()
+            posted[n] = (0.0, None, [])
+            self.compute.hold(task.writes[0], tensors)
+            del tensors, work
+            report.events.append((ids[n], start, time.monotonic()))
+            progress.end(ids[n])
+
+    def _run_reductions(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+        for i in ids:
+            task = self.program.tasks[i]
+            progress.wait(task.waits)
+            start = time.monotonic()
+            self.comm.all_reduce(GroupKey(task.stream, task.group), self.store.flat[task.bucket]).wait()
+            if self.pace is not None:
+                _rest(time.monotonic(), self.pace.collective(task))
+            report.events.append((i, start, time.monotonic()))
+            progress.end(i)
+
+
+def _rest(start: float, seconds: float) -> None:
+    """Wait until `seconds` have passed since `start`."""
+    left = start + seconds - time.monotonic()
+    if left > 0:
+        time.sleep(left)

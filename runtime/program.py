@@ -1,0 +1,106 @@
+"""What one worker gets of a plan: its own tasks, and what these name of the whole.
+
+Terms
+    channel     one stream of sends from one device to another.
+    group key   the members of a communicator and the stream it serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pibroch.runtime.action import Chunk
+from pibroch.runtime.plan import Bucket, Buffer, ChunkSpec, Plan, Task
+
+
+class GroupKey(NamedTuple):
+    stream: str
+    members: tuple[int, ...]
+
+
+class Channel(NamedTuple):
+    source: int
+    target: int
+    payload: str
+    stream: str
+
+    def group(self, *, nccl: bool, world: int) -> GroupKey:
+        if nccl:
+            return GroupKey(self.stream, tuple(sorted((self.source, self.target))))
+        return GroupKey(f"transfer {self.payload}", tuple(range(world)))
+
+
+@dataclass(slots=True)
+class Program:
+    """One device's part of a plan. `buffers` and `tasks` hold only its own."""
+
+    device: int
+    devices: int
+    microbatches: int
+    replicas: int
+    loss: str
+    chunks: dict[Chunk, ChunkSpec]
+    split: frozenset[Chunk]
+    buckets: dict[int, Bucket]
+    stages: dict[int, tuple[str, ...]]
+    tasks: dict[int, Task]
+    streams: dict[str, list[int]]
+    buffers: dict[int, Buffer]
+    recv_window: int
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(p for c in self.chunks.values() for p in c.params))
+
+
+def program_of(plan: Plan, device: int) -> Program:
+    """The part of a plan that one worker executes."""
+    streams = plan.streams[device]
+    tasks = {i: replace(plan.tasks[i], deps=[]) for ids in streams.values() for i in ids}
+    mine = {t.chunk for t in tasks.values() if t.op == "F"}
+    chunks = {c.key: c for c in plan.chunks if c.key in mine}
+    used = {b for t in tasks.values() for b in (*t.reads, *t.writes, *t.frees)}
+    owned: set[str] = set()
+    stages: dict[int, tuple[str, ...]] = {}
+    for stage in sorted({c.stage for c in chunks.values()}):
+        names = dict.fromkeys(
+            p for c in chunks.values() if c.stage == stage for p in c.params if p in plan.trainable and p not in owned
+        )
+        owned |= set(names)
+        stages[stage] = tuple(names)
+    return Program(
+        device=device,
+        devices=plan.devices,
+        microbatches=plan.microbatches,
+        replicas=plan.replicas,
+        loss=plan.loss,
+        chunks=chunks,
+        split=frozenset(t.chunk for t in tasks.values() if t.op == "BI"),
+        buckets={b.id: b for b in plan.buckets if device in b.group},
+        stages=stages,
+        tasks=tasks,
+        streams=streams,
+        buffers={b: plan.buffers[b] for b in used},
+        recv_window=plan.recv_window,
+    )
+
+
+def groups_of(plan: Plan, *, nccl: bool, world: int) -> list[GroupKey]:
+    """The communicators that a plan needs, in the one order in which all ranks make them."""
+    keys = {GroupKey(b.stream, b.group) for b in plan.buckets}
+    for t in plan.tasks:
+        if t.op == "SEND":
+            keys.add(Channel(t.device, t.peer, t.payload, t.stream).group(nccl=nccl, world=world))
+    return sorted(keys)
+
+
+def forward_only(program: Program) -> Program:
+    """The same program without backwards, for evaluation: nothing is kept, reduced or updated."""
+    kept = {
+        i: t for i, t in program.tasks.items() if t.op == "F" or (t.op in ("SEND", "RECV") and t.payload == "F")
+    }
+    tasks = {i: replace(t, waits=tuple(w for w in t.waits if w in kept)) for i, t in kept.items()}
+    streams = {name: [i for i in ids if i in kept] for name, ids in program.streams.items()}
+    return replace(program, tasks=tasks, streams={name: ids for name, ids in streams.items() if ids})
+

@@ -1,0 +1,98 @@
+"""The tensors of one worker: leaf parameters, module buffers, flat gradient buckets and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from pibroch.runtime.plan import Bucket
+from pibroch.runtime.program import Program
+
+
+class Store:
+    """Parameters and what belongs to them. Gradients of a reduced bucket are views of one flat tensor."""
+
+    def __init__(self, *, device: torch.device) -> None:
+        self.device = device
+        self.params: dict[str, torch.nn.Parameter] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.flat: dict[int, torch.Tensor] = {}
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._views: dict[str, torch.Tensor] = {}
+
+    def set_values(self, params: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
+        """Take new values, into the tensors that exist. Frozen parameters come with requires_grad False."""
+        with torch.no_grad():
+            for name, value in params.items():
+                if name in self.params and self.params[name].dtype == value.dtype:
+                    self.params[name].copy_(value)
+                else:
+                    fresh = value.detach().to(self.device, copy=True)
+                    self.params[name] = torch.nn.Parameter(fresh, requires_grad=value.requires_grad)
+            for name, value in buffers.items():
+                self.buffers[name] = value.detach().to(self.device, copy=True)
+
+    def keep(self, params: Iterable[str]) -> None:
+        """Drop the parameters that the present program does not use."""
+        wanted = set(params)
+        self.params = {name: p for name, p in self.params.items() if name in wanted}
+
+    def lay_out(self, buckets: Mapping[int, Bucket]) -> None:
+        """Make the flat gradient of every bucket. A lone parameter, or one dtype, per flat tensor is required."""
+        self.flat, self._views = {}, {}
+        for param in self.params.values():
+            param.grad = None
+        for bucket in buckets.values():
+            held = [self.params[name] for name in bucket.params]
+            flat = torch.zeros(sum(p.numel() for p in held), dtype=held[0].dtype, device=self.device)
+            self.flat[bucket.id] = flat
+            offset = 0
+            for name, p in zip(bucket.params, held, strict=True):
+                self._views[name] = flat[offset : offset + p.numel()].view(p.shape)
+                offset += p.numel()
+
+    def zero_gradients(self) -> None:
+        """Before a step: reduced gradients start at zero in place; the others start absent, and take the first one."""
+        for flat in self.flat.values():
+            flat.zero_()
+        for name, param in self.params.items():
+            param.grad = self._views.get(name)
+
+    def make_optimizers(
+        self, program: Program, make: Callable[[Any], torch.optim.Optimizer], state: Mapping[str, dict[str, Any]]
+    ) -> None:
+        """One optimizer per stage over (name, parameter) pairs; `state` restores what an earlier one kept by name."""
+        self.optimizers = {}
+        for stage, names in program.stages.items():
+            if names:
+                optimizer = make([(name, self.params[name]) for name in names])
+                for name in names:
+                    if name in state:
+                        optimizer.state[self.params[name]] = {
+                            k: v.to(self.device, copy=True) if isinstance(v, torch.Tensor) else v
+                            for k, v in state[name].items()
+                        }
+                self.optimizers[stage] = optimizer
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """Per-parameter optimizer state by name, on the host."""
+        names = {id(p): name for name, p in self.params.items()}
+        return {
+            names[id(p)]: {k: v.detach().cpu() if isinstance(v, torch.Tensor) else v for k, v in kept.items()}
+            for optimizer in self.optimizers.values()
+            for p, kept in optimizer.state.items()
+            if id(p) in names
+        }
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Everything that lives across steps, for counting bytes."""
+        state = [
+            v
+            for optimizer in self.optimizers.values()
+            for kept in optimizer.state.values()
+            for v in kept.values()
+            if isinstance(v, torch.Tensor)
+        ]
+        return [*self.params.values(), *self.buffers.values(), *self.flat.values(), *state]

@@ -1,0 +1,418 @@
+"""Training under a schedule, as a PyTorch user writes it.
+
+    trainer = Trainer(workload, schedule)
+    for step in range(100):
+        result = trainer.step(workload.batch(trainer.batch_size, step))
+        print(result.loss)
+    torch.save(trainer.state_dict(), "model.pt")
+    trainer.close()
+
+Workers stay warm: `load` gives them another schedule of the same model and keeps processes, communicators, weights and
+optimizer state.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.utils._pytree import tree_map
+
+from pibroch.runtime.capture import capture
+from pibroch.runtime.captured import Captured, flatten_batch
+from pibroch.runtime.costs import Costs, ProfileCosts
+from pibroch.runtime.directives import Schedule
+from pibroch.runtime.emulate import TaskTimes
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.executor import StepReport
+from pibroch.runtime.launcher import Launcher, make_launcher
+from pibroch.runtime.lower import lower
+from pibroch.runtime.plan import Plan
+from pibroch.runtime.pool import Pool
+from pibroch.runtime.program import program_of
+from pibroch.runtime.trace import Event, Trace
+from pibroch.runtime.verify import verify
+from pibroch.runtime.workload import Batch, Workload
+
+LINK_BYTES = 1 << 22  # size of the message that measures bandwidth
+LINK_ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`loss` is that of the whole batch before the update; `seconds` the slowest worker's time for the step."""
+
+    loss: float
+    seconds: float
+    tokens: int
+
+
+class Trainer:
+    """Runs a workload under a schedule on a pool of workers.
+
+    `launcher` is "ray" (`address` joins a running cluster), "local", or a launcher of your own; `ranks` is the size of
+    the pool where later schedules need more devices than this one; `deadline` bounds every call in seconds; `dtype`
+    "float64" runs the model in double precision; `update=False` leaves the optimizer out; `emulate` gives the
+    durations that tasks must take. Raises `InputError` on a schedule that does not verify, `WorkerError` where a
+    worker dies.
+    """
+
+    def __init__(
+        self, workload: Workload, schedule: Schedule, *, launcher: str | Launcher = "ray", address: str | None = None,
+        ranks: int | None = None, seed: int = 0, deadline: float = 60.0, emulate: Costs | None = None,
+        device: str = "auto", dtype: str | None = None, update: bool = True, port: int = 0,
+    ) -> None:  # fmt: skip
+        self.workload = workload
+        self.schedule = schedule
+        self.seed = seed
+        self.update = update
+        self.emulate = emulate
+        self.dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
+        self.plan: Plan
+        self.captured: Captured
+        self._options = (launcher, address, ranks, deadline, device, port)
+        self._pool: Pool | None = None
+        self._model: torch.nn.Module | None = None
+        self._captures: dict[tuple[str, Any], Captured] = {}
+        self._initial: dict[str, torch.Tensor] = {}
+        self._shape: Any = None
+        self._step = 0
+        self._evaluates = False
+        self._last: Batch = None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch of the loaded schedule: replicas x microbatches x the workload's microbatch."""
+        self.prepare()
+        return self.plan.replicas * self.plan.microbatches * self.workload.microbatch
+
+    @property
+    def pool(self) -> Pool:
+        self.prepare()
+        assert self._pool is not None
+        return self._pool
+
+    def prepare(self, batch: Batch | None = None) -> None:
+        """Capture, lower, verify, start the workers and load the plan, where that has not been done.
+
+        `batch` gives the microbatches' shapes; without it the workload's own microbatch does.
+        """
+        if self._pool is not None:
+            return
+        piece = self.workload.batch(self.workload.microbatch, 0)
+        if batch is not None:
+            sizes = _sizes(batch)
+            lone = lower(self.schedule, self._capture("train", piece).spec, update=self.update)
+            each = _microbatch(sizes, lone)
+            piece = tree_map(lambda t: t[:each] if isinstance(t, torch.Tensor) else t, self._cast(batch))
+        self.captured = self._capture("train", piece)
+        plan = self._lower(self.schedule)
+        launcher, address, ranks, deadline, device, port = self._options
+        made = make_launcher(launcher, address=address, gpus=device != "cpu" and torch.cuda.is_available())
+        self._pool = Pool(made, ranks or plan.devices, deadline=deadline, device=device, port=port)
+        try:
+            self._send_model("train", self.captured)
+            self._install(plan, fresh=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, schedule: Schedule) -> None:
+        """Another schedule for the same model, on the same workers, with the present weights."""
+        self.prepare()
+        plan = self._lower(schedule)
+        self.schedule = schedule
+        self._install(plan, fresh=False)
+
+    def load_plan(self, plan: Plan) -> None:
+        """A plan as it is, unverified: for judges and their negative controls."""
+        self.prepare()
+        self._install(plan, fresh=False)
+
+    def reset(self) -> None:
+        """Back to the initial weights, a new optimizer and step 0."""
+        self.prepare()
+        self._install(self.plan, fresh=True)
+
+    def step(self, batch: Batch) -> StepResult:
+        """One training step; the batch's samples are divided over replicas and then microbatches, in order."""
+        return self._run(batch, "train")[0]
+
+    def evaluate(self, batch: Batch) -> float:
+        """The loss of a batch in evaluation mode (no dropout, no update)."""
+        self.prepare(batch)
+        if not self._evaluates:
+            assert self._model is not None
+            self._model.eval()
+            try:
+                captured = self._capture("eval", self._piece(batch))
+            finally:
+                self._model.train()
+            self._send_model("eval", captured)
+            self._evaluates = True
+            plan = lower(self.schedule, captured.spec, update=False)
+            none: dict[str, Any] = {}
+            self.pool.ensure_groups(plan)
+            self.pool.call("load", [
+                ("eval", program_of(plan, r) if r < plan.devices else None, none, none, None, none, False, None)
+                for r in range(self.pool.ranks)
+            ])  # fmt: skip
+        return self._run(batch, "eval")[0].loss
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients of the last step by parameter name, from the first device that holds each."""
+        found: dict[str, torch.Tensor] = {}
+        for rank in self.pool.call("gradients"):
+            for name, value in rank.items():
+                found.setdefault(name, value)
+        return found
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole model's parameters and buffers, loadable into `workload.model()`."""
+        self.prepare()
+        assert self._model is not None
+        current = dict(self._initial)
+        names = [n for n, _ in self._model.named_parameters()]
+        for params, buffers in reversed(self.pool.call("values", [(names,)] * self.pool.ranks)):
+            current.update({**buffers, **params})
+        state = self._model.state_dict(keep_vars=True)
+        shared = {id(p): n for n, p in [*self._model.named_parameters(), *self._model.named_buffers()]}
+        return {key: current[shared[id(value)]] for key, value in state.items() if id(value) in shared}
+
+    def peak_bytes(self) -> list[int]:
+        """Exact peak of tensor bytes per rank in one more step of the last batch."""
+        return [r.peak_bytes for r in self._run(self._again(), "train", count=True)[1][: self.plan.devices]]
+
+    def trace(self) -> Trace:
+        """When each task ran, in one more step of the last batch."""
+        reports = self._run(self._again(), "train", events=True)[1]
+        begin = min(r.start for r in reports[: self.plan.devices])
+        events = [
+            Event(task, rank, self.plan.tasks[task].stream, start - begin, end - begin)
+            for rank, report in enumerate(reports)
+            for task, start, end in report.events
+        ]
+        return Trace(plan=self.plan, events=events, emulated=self.emulate is not None)
+
+    def profile(self, *, steps: int = 3) -> ProfileCosts:
+        """Chunk costs as measured while all ranks run, and the link's latency and bandwidth between ranks 0 and 1."""
+        times: dict[tuple[int, int, str], list[float]] = {}
+        for _ in range(steps):
+            for event in self.trace().events:
+                task = self.plan.tasks[event.task]
+                if task.stream == "compute":
+                    times.setdefault((task.stage, task.part, task.op), []).append(event.end - event.start)
+        latency, bandwidth = 0.0, float("inf")
+        if self.pool.ranks > 1:
+            latency = max(self.pool.call("ping_pong", [(1, 4, LINK_ROUNDS)] * self.pool.ranks))
+            long = max(self.pool.call("ping_pong", [(1, LINK_BYTES, LINK_ROUNDS)] * self.pool.ranks))
+            bandwidth = LINK_BYTES / max(long - latency, 1e-9)
+        return ProfileCosts(
+            measured={key: statistics.fmean(found) for key, found in times.items()},
+            latency=latency,
+            bandwidth=bandwidth,
+            collective_latency=latency,
+            collective_bandwidth=bandwidth,
+            recomputed=tuple((c.stage, c.part) for c in self.plan.chunks if c.recompute),
+        )
+
+    def close(self) -> None:
+        """Stop the workers. Safe to call twice."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Model and plan
+
+    def _capture(self, slot: str, piece: Batch) -> Captured:
+        """The captured model for this microbatch's shapes, captured once."""
+        if self._model is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                self._model = self.workload.model()
+            if self.dtype is not None:
+                self._model = self._model.to(self.dtype)
+            values = [*self._model.named_parameters(), *self._model.named_buffers()]
+            self._initial = {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in values}
+        piece = self._cast(piece)
+        key = (slot, tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(piece).items()))
+        if key not in self._captures:
+            self._captures[key] = capture(self._model, self.workload.loss, piece, name=self.workload.name)
+        if slot == "train":
+            self._shape = key[1]
+        return self._captures[key]
+
+    def _lower(self, schedule: Schedule) -> Plan:
+        plan = lower(schedule, self.captured.spec, update=self.update)
+        if self._pool is not None and plan.devices > self._pool.ranks:
+            raise InputError(
+                f"the schedule needs {plan.devices} devices and the pool has {self._pool.ranks}: "
+                f"start with ranks={plan.devices}"
+            )
+        violations = verify(plan, model=self.captured.spec)
+        if violations:
+            first = violations[0]
+            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+            raise InputError(f"the schedule is refused: {first.rule} {first.where}: {first.message}{more}")
+        return plan
+
+    def _send_model(self, slot: str, captured: Captured) -> None:
+        self.pool.call("model", [(slot, captured)] * self.pool.ranks)
+
+    def _install(self, plan: Plan, *, fresh: bool) -> None:
+        """Give every rank its program, with the parameters that it lacks; with `fresh`, the initial values."""
+        pool = self.pool
+        pool.ensure_groups(plan)
+        programs = [program_of(plan, r) if r < plan.devices else None for r in range(pool.ranks)]
+        wanted = [list(p.params) if p else [] for p in programs]
+        values = self._initial
+        state: dict[str, Any] = {}
+        if fresh:
+            self._step = 0
+            missing = wanted
+        else:
+            held = [set(names) for names in pool.call("names")]
+            missing = [[n for n in names if n not in have] for names, have in zip(wanted, held, strict=True)]
+            if any(missing):
+                values, state = self._present(sorted({n for names in missing for n in names}))
+        buffers = {n: t for n, t in self._initial.items() if n in self._buffer_names()} if fresh else {}
+        pool.call("load", [
+            (
+                "train", program, {n: values[n] for n in names}, buffers,
+                self.workload.optimizer if self.update else None,
+                {n: state[n] for n in names if n in state}, fresh, self._pace(plan, rank),
+            )
+            for rank, (program, names) in enumerate(zip(programs, missing, strict=True))
+        ])  # fmt: skip
+        self.plan = plan
+        self._evaluates = False
+
+    def _present(self, names: list[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Current values and optimizer state of parameters, from the ranks that hold them."""
+        values, state = dict(self._initial), {}
+        for params, _ in reversed(self.pool.call("values", [(names,)] * self.pool.ranks)):
+            values.update({n: p.requires_grad_(self._initial[n].requires_grad) for n, p in params.items()})
+        for kept in reversed(self.pool.call("optimizer_state")):
+            state.update(kept)
+        return values, state
+
+    def _buffer_names(self) -> set[str]:
+        assert self._model is not None
+        return {n for n, _ in self._model.named_buffers()}
+
+    def _pace(self, plan: Plan, rank: int) -> TaskTimes | None:
+        if self.emulate is None or rank >= plan.devices:
+            return None
+        costs = self.emulate
+        seconds: dict[int, float] = {}
+        for task in plan.of(rank):
+            if task.op == "SEND":
+                seconds[task.id] = sum(costs.transfer(plan, task))
+            elif task.op == "REDUCE":
+                seconds[task.id] = costs.collective(plan, task)
+            elif task.op != "RECV":
+                seconds[task.id] = costs.compute(plan, task)
+        return TaskTimes(seconds)
+
+    # Steps
+
+    def _cast(self, batch: Batch) -> Batch:
+        def one(t: Any) -> Any:
+            floats = isinstance(t, torch.Tensor) and t.is_floating_point()
+            return t.to(self.dtype) if floats and self.dtype is not None else t
+
+        return tree_map(one, batch)
+
+    def _piece(self, batch: Batch) -> Batch:
+        each = _microbatch(_sizes(batch), self.plan)
+        return tree_map(lambda t: t[:each] if isinstance(t, torch.Tensor) else t, self._cast(batch))
+
+    def _again(self) -> Batch:
+        return self._last if self._last is not None else self.workload.batch(self.batch_size, self._step)
+
+    def _run(
+        self, batch: Batch, slot: str, *, count: bool = False, events: bool = False
+    ) -> tuple[StepResult, list[StepReport]]:
+        self.prepare(batch)
+        each = self._check_shape(batch)
+        plan, pool = self.plan, self.pool
+        leaves = flatten_batch(self._cast(batch))
+        per_replica = each * plan.microbatches
+        pieces = [
+            {n: t[k * per_replica : (k + 1) * per_replica] for n, t in leaves.items()} for k in range(plan.replicas)
+        ]
+        replica_of = {d: k for row in plan.placement for k, d in enumerate(row)}
+        total = self._total(batch, each)
+        args = [
+            (slot, pieces[replica_of[r]] if r in replica_of else {}, self._step, total, count, events)
+            for r in range(pool.ranks)
+        ]
+        begin = time.monotonic()
+        reports: list[StepReport] = pool.call("step", args)
+        wall = time.monotonic() - begin
+        if slot == "train":
+            self._step += 1
+            self._last = batch
+        used = reports[: plan.devices]
+        return StepResult(
+            loss=sum(r.loss for r in used),
+            seconds=min(max(r.end - r.start for r in used), wall),
+            tokens=each * plan.microbatches * plan.replicas * self.workload.tokens,
+        ), reports
+
+    def _check_shape(self, batch: Batch) -> int:
+        """The microbatch's size; a batch of new shapes is captured and loaded anew, with the present weights."""
+        each = _microbatch(_sizes(batch), self.plan)
+        shape = self._shape
+        captured = self._capture("train", self._piece(batch))
+        if self._shape != shape:
+            self.captured = captured
+            self._send_model("train", captured)
+            self._install(self._lower(self.schedule), fresh=False)
+        return each
+
+    def _total(self, batch: Batch, each: int) -> float | None:
+        """The token count of the whole batch, for a (sum, count) loss."""
+        if self.captured.spec.loss == "mean":
+            return None
+        total = 0.0
+        for k in range(self.plan.replicas * self.plan.microbatches):
+            piece = tree_map(lambda t, k=k: t[k * each : (k + 1) * each] if isinstance(t, torch.Tensor) else t, batch)
+            count = self.captured.count_of(self._cast(piece))
+            assert count is not None
+            total += float(count)
+        if not total > 0:
+            raise InputError("the loss's count is 0 over the whole batch: nothing to train on")
+        return total
+
+
+def _sizes(batch: Batch) -> int:
+    """Samples in a batch. Raises `InputError` where its tensors disagree."""
+    leaves = flatten_batch(batch)
+    sizes = {n: t.shape[0] if t.ndim else 0 for n, t in leaves.items()}
+    if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
+        raise InputError(f"every tensor of a batch has the samples along dimension 0, but the sizes are {sizes}")
+    return next(iter(sizes.values()))
+
+
+def _microbatch(size: int, plan: Plan) -> int:
+    parts = plan.replicas * plan.microbatches
+    if size % parts:
+        raise InputError(
+            f"a batch of {size} samples does not divide into {plan.replicas} replicas x {plan.microbatches} "
+            f"microbatches: use a multiple of {parts}"
+        )
+    return size // parts
+

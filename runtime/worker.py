@@ -1,0 +1,198 @@
+"""One rank: a process that holds parameters and runs the programs it is given, step by step.
+
+Workers are warm: processes, communicators, captured models and parameters outlive a program. They import torch and the
+standard library only, and run under any launcher. All methods are called on all ranks at once, in one order.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pibroch.runtime.captured import Captured
+from pibroch.runtime.chunk import ChunkModule, build_chunk
+from pibroch.runtime.comm import Communicator
+from pibroch.runtime.compute import Compute
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.executor import Executor, Pace, StepReport
+from pibroch.runtime.memory import ByteCounter
+from pibroch.runtime.program import GroupKey, Program, forward_only
+from pibroch.runtime.store import Store
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Worker:
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        torch.set_num_threads(1)
+        self._captured: dict[str, Captured] = {}
+        self._chunks: dict[Any, ChunkModule] = {}
+        self._executors: dict[str, Executor] = {}
+        self._deadline = 60.0
+
+    def host(self, rank: int, port: int) -> tuple[str, int]:
+        """Rank 0 opens the rendezvous (port 0 takes a free one). Returns an address that others reach, and the port."""
+        if rank != 0:
+            return "", 0
+        try:
+            self._rendezvous = dist.TCPStore(
+                "0.0.0.0", port, world_size=None, is_master=True, wait_for_workers=False,
+                timeout=timedelta(seconds=self._deadline),
+            )  # fmt: skip
+        except (RuntimeError, OSError) as error:
+            raise InputError(f"port {port} cannot be opened for the rendezvous: choose another --port") from error
+        return _address(), self._rendezvous.port
+
+    def devices(self) -> tuple[str, list[str]]:
+        """This node's name and the ids of the CUDA devices that this rank sees."""
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return socket.gethostname(), [str(torch.cuda.get_device_properties(i).uuid) for i in range(count)]
+
+    def connect(self, host: str, port: int, device: str, backend: str, timeout: float) -> None:
+        """Join the process group. `device` is cpu or cuda:N."""
+        self._deadline = timeout
+        self.device = torch.device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        master = getattr(self, "_rendezvous", None)
+        limit = timedelta(seconds=timeout + 5)
+        store = master or dist.TCPStore(host, port, world_size=None, is_master=False, timeout=limit)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=limit)
+        self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + 5)
+        self.store = Store(device=self.device)
+
+    def model(self, slot: str, captured: Captured) -> None:
+        """Hold a captured model. Slots tell the training graph from the evaluation graph."""
+        self._captured[slot] = captured
+        self._chunks = {key: chunk for key, chunk in self._chunks.items() if key[0] != slot}
+
+    def groups(self, keys: Sequence[GroupKey]) -> int:
+        return self.comm.ensure(keys)
+
+    def names(self) -> list[str]:
+        """The parameters whose present values this rank holds."""
+        return list(self.store.params)
+
+    def load(
+        self, slot: str, program: Program | None, params: Tensors, buffers: Tensors, optimizer: Any,
+        state: Mapping[str, dict[str, Any]], fresh: bool, pace: Pace | None,
+    ) -> None:  # fmt: skip
+        """Make a program the one that `step` runs. `params` holds values that this rank lacks or must take anew;
+        `optimizer` is None for a program without updates; with `fresh` the optimizers forget what they kept."""
+        self._executors.pop(slot, None)
+        if program is None:
+            if slot == "train":
+                self.store.keep(())
+                self.store.lay_out({})
+            return
+        self.store.set_values(params, buffers)
+        if slot == "train":
+            kept = {} if fresh else {**self.store.optimizer_state(), **state}
+            self.store.keep(program.params)
+            self.store.lay_out(program.buckets)
+            self.store.optimizers = {}
+            if optimizer is not None:
+                self.store.make_optimizers(program, optimizer, kept)
+        else:
+            program = forward_only(program)
+        captured = self._captured[slot]
+        grads = frozenset(v for v, spec in captured.spec.values.items() if spec.grad)
+        chunks = {key: self._chunk(slot, captured, spec, key in program.split) for key, spec in program.chunks.items()}
+        compute = Compute(program, chunks, self.store, grads)
+        self._executors[slot] = Executor(program, compute, self.store, self.comm, pace=pace)
+
+    def step(
+        self, slot: str, batch: Tensors, step: int, total: float | None, count_bytes: bool, events: bool
+    ) -> StepReport:
+        """Run one step over this replica's batch. With `count_bytes` the report holds the exact peak."""
+        executor = self._executors.get(slot)
+        dist.barrier()
+        if executor is None:
+            return StepReport()
+        on_device = {name: t.to(self.device) for name, t in batch.items()}
+        counter = self._counter(on_device) if count_bytes else None
+        if counter is not None and self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        gc.disable()
+        try:
+            report = executor.run(
+                on_device, step=step, total=total, deadline=self._deadline, forward_only=slot != "train",
+                counter=counter,
+            )  # fmt: skip
+        finally:
+            gc.enable()
+        if counter is not None:
+            report.peak_bytes = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else counter.peak
+        if not events:
+            report.events = []
+        return report
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients of the last step, by parameter name, on the host."""
+        return {n: p.grad.detach().cpu().clone() for n, p in self.store.params.items() if p.grad is not None}
+
+    def values(self, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Parameters (those named) and module buffers, on the host."""
+        params = {n: p.detach().cpu().clone() for n, p in self.store.params.items() if n in names}
+        return params, {n: b.detach().cpu().clone() for n, b in self.store.buffers.items()}
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        return self.store.optimizer_state()
+
+    def ping_pong(self, peer: int, nbytes: int, rounds: int) -> float:
+        """Seconds one way for a message of `nbytes` between rank 0 and `peer`; 0.0 on the other ranks."""
+        dist.barrier()
+        if self.rank not in (0, peer):
+            return 0.0
+        tensor = torch.zeros(nbytes // 4)
+        other = peer if self.rank == 0 else 0
+        times = []
+        for _ in range(rounds):
+            start = time.monotonic()
+            if self.rank == 0:
+                dist.send(tensor, other)
+                dist.recv(tensor, other)
+            else:
+                dist.recv(tensor, other)
+                dist.send(tensor, other)
+            times.append((time.monotonic() - start) / 2)
+        return min(times)
+
+    def shutdown(self) -> None:
+        """Leave the process group."""
+        self._executors.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _chunk(self, slot: str, captured: Captured, spec: Any, split: bool) -> ChunkModule:
+        key = (slot, spec.start, spec.stop, spec.inputs, spec.outputs, split)
+        if key not in self._chunks:
+            self._chunks[key] = build_chunk(captured, spec, split_backward=split)
+        return self._chunks[key]
+
+    def _counter(self, batch: Tensors) -> ByteCounter:
+        counter = ByteCounter()
+        counter.register([*self.store.tensors(), *batch.values()])
+        return counter
+
+
+
+
+def _address() -> str:
+    """This node's address on the network that it would use to reach others; the loopback where there is none."""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        probe.connect(("192.0.2.1", 9))  # documentation address (RFC 5737): a UDP connect sends nothing
+        return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+    finally:
+        probe.close()
