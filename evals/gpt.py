@@ -34,7 +34,8 @@ class Block(nn.Module):
         y = self.down(functional.gelu(self.up(self.norm2(x))))
         if self.dropout:
             y = functional.dropout(y, self.dropout, self.training)
-        return x + y
+        total: Tensor = x + y
+        return total
 
 
 class GPT(nn.Module):

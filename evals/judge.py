@@ -3,15 +3,14 @@
 It runs the trainer from its initial weights on batches of its own choice, and after each step compares the loss, every
 gradient (before the optimizer, which hides a scale and magnifies noise) and every weight with a reference:
 
-| run in   | reference | passes when                                                                                |
-|----------|-----------|--------------------------------------------------------------------------------------------|
-| float32  | replay    | gradients and weights bitwise equal, loss within 1e-6                                      |
-| the same, three devices or more in one reduction | replay | gradients within 1e-5 (both continue from the run's own weights), weights bitwise what the optimizer makes of those gradients, loss within 1e-5 |
-| float64  | unsplit   | loss, gradients and weights within 1e-10                                                   |
+    float32 against the replay      gradients and weights bitwise equal, loss within 1e-6
+    the same, three or more         gradients and loss within 1e-5, weights bitwise what the optimizer makes of these
+    devices in one reduction        gradients; both continue from the run's own weights
+    float64 against the unsplit     loss, gradients and weights within 1e-10
 
-The relative error of a tensor is ‖Δ‖∞ / max(‖reference‖∞, 10⁻³ x the largest reference gradient of that step); a NaN or
-infinity anywhere, a missing tensor and another shape are infinite errors. A gradient that the reference lacks (a parameter
-without influence) may be absent or zero.
+The relative error of a tensor is ‖Δ‖∞ / max(‖reference‖∞, 10⁻³ x the largest reference gradient of that step); a NaN
+or infinity anywhere, a missing tensor and another shape are infinite errors. A gradient that the reference lacks (a
+parameter without influence) may be absent or zero.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ UNSPLIT = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`worst` names the tensor (or "loss") with the largest error, and the step; errors are relative, see the module."""
+    """`worst` names the tensor (or "loss") with the largest error, and the step; errors are relative (see above)."""
 
     ok: bool
     reference: str
@@ -86,7 +85,12 @@ class _Record:
 
 
 def judge(
-    trainer: Trainer, batches: Sequence[Any] | None = None, *, steps: int = 3, seed: int | None = None, peak: bool = True
+    trainer: Trainer,
+    batches: Sequence[Any] | None = None,
+    *,
+    steps: int = 3,
+    seed: int | None = None,
+    peak: bool = True,
 ) -> Verdict:
     """Run `steps` steps from the initial weights and compare; the trainer is left reset.
 
@@ -98,13 +102,15 @@ def judge(
         batches = [trainer.workload.batch(trainer.batch_size, first + step) for step in range(steps)]
     if len(batches) < steps:
         raise InputError(f"{steps} steps need as many batches, not {len(batches)}")
-    reference = reference_for(trainer)
-    exact = reference.name == "unsplit" or exact_sums(trainer.plan)
+    reference: Reference | None = None
     record, losses = _Record(), list[float]()
     trainer.reset()
     for step, batch in enumerate(batches[:steps]):
         loss = trainer.step(batch).loss
         losses.append(loss)
+        # Only now is it certain which shapes the trainer has captured.
+        reference = reference or reference_for(trainer)
+        exact = _exact(reference, trainer.plan)
         expected_loss, expected = reference.gradients(batch)
         record.loss.add(
             f"loss, step {step}", torch.tensor(loss).double(), torch.tensor(expected_loss).double(), floor=0.0
@@ -118,7 +124,7 @@ def judge(
         _compare(record.weight, trainer.state_dict(), weights, step=step, floor=FLOOR * largest)
     peaks = trainer.peak_bytes() if peak else []
     trainer.reset()
-    return _verdict(reference.name, record, exact=exact, steps=steps, losses=losses, peaks=peaks)
+    return _verdict(reference, record, plan=trainer.plan, losses=losses, peaks=peaks)
 
 
 def reference_for(trainer: Trainer) -> Reference:
@@ -189,27 +195,34 @@ def _compare(
                 largest.fail(f"{name}, step {step}: has a gradient, but no influence on the loss")
 
 
+def _exact(reference: Reference, plan: Plan) -> bool:
+    """Whether the reference goes on from its own weights: its numbers are then the run's."""
+    return reference.name == "unsplit" or exact_sums(plan)
+
+
 def _verdict(
-    reference: str, record: _Record, *, exact: bool, steps: int, losses: list[float], peaks: list[int]
+    reference: Reference | None, record: _Record, *, plan: Plan, losses: list[float], peaks: list[int]
 ) -> Verdict:
     bitwise = record.grad.bitwise and record.weight.bitwise
-    if reference == "unsplit":
+    if reference is None:
+        ok = bitwise = False  # no step, no proof
+    elif reference.name == "unsplit":
         ok = max(record.loss.error, record.grad.error, record.weight.error) <= UNSPLIT
-    elif exact:
+    elif exact_sums(plan):
         ok = bitwise and record.loss.error <= REPLAY_LOSS
     else:
         within = max(record.loss.error, record.grad.error) <= REPLAY_INEXACT
         ok = within and record.weight.bitwise
     worst = max((record.loss, record.grad, record.weight), key=lambda kind: kind.error)
     return Verdict(
-        ok=ok and steps > 0,
-        reference=reference,
+        ok=ok,
+        reference=reference.name if reference else "none",
         bitwise=bitwise,
         max_rel_loss_err=record.loss.error,
         max_rel_grad_err=record.grad.error,
         max_rel_weight_err=record.weight.error,
         worst=worst.where,
-        steps=steps,
+        steps=len(losses),
         peak_bytes=peaks,
         losses=losses,
     )

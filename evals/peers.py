@@ -83,7 +83,7 @@ class PeerStage(nn.Module):
 class PeerPool:
     """Processes that hold their schedules warm. A context manager: leaving it ends the processes.
 
-    Every method raises `WorkerError` with the rank where a process failed, died or did not answer in `deadline` seconds.
+    Every method raises `WorkerError` with the rank where a process failed, died or was silent for `deadline` seconds.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pibroch.runtime.action import Chunk
-from pibroch.runtime.capture import Captured, flatten_batch
+from pibroch.runtime.captured import Captured, flatten_batch
 from pibroch.runtime.chunk import ChunkModule, build_chunk
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.plan import ChunkSpec, Plan
@@ -81,11 +81,10 @@ class Replay:
         self._model = fresh_model(workload, seed=seed, dtype=dtype)
         self._weights = _Weights(workload, self._model)
         self._params = dict(self._model.named_parameters())
-        self._buffers = [
-            {n: b.detach().clone() for n, b in self._model.named_buffers()} for _ in range(plan.replicas)
-        ]
+        self._buffers = [{n: b.detach().clone() for n, b in self._model.named_buffers()} for _ in range(plan.replicas)]
         self._owners = _owners(plan)
         self._chunks = self._build()
+        self._queued = self._queued_params()
         self._step = 0
 
     def gradients(self, batch: Batch) -> tuple[float, Named]:
@@ -111,7 +110,7 @@ class Replay:
                     value, found = self._microbatch(piece, replica=replica, index=index, weight=weight)
                     loss += value * weight
                     made.update({(name, chunk, mb): g for (name, chunk), g in found.items()})
-                for device, name, chunk, mb in _order(plan, self._owners, replica):
+                for device, name, chunk, mb in _order(plan, self._owners, self._queued, replica):
                     if (g := made.get((name, chunk, mb))) is not None:
                         sums[name, device] = sums[name, device] + g if (name, device) in sums else g
         self._step += 1
@@ -132,6 +131,15 @@ class Replay:
             return [(None, build_chunk(self._captured, whole, split_backward=False))]
         ordered = sorted(self._plan.chunks, key=lambda c: c.start)
         return [(c.key, build_chunk(self._captured, c, split_backward=False)) for c in ordered]
+
+    def _queued_params(self) -> dict[Chunk, frozenset[str]]:
+        """Of every chunk whose backward the plan splits, the parameters whose gradients come in BW."""
+        split = {task.chunk for task in self._plan.tasks if task.op == "BW"}
+        return {
+            c.key: frozenset(build_chunk(self._captured, c, split_backward=True).split)
+            for c in self._plan.chunks
+            if c.key in split
+        }
 
     def _microbatch(
         self, piece: Batch, *, replica: int, index: int, weight: float
@@ -166,7 +174,7 @@ class _Weights:
     def __init__(self, workload: Workload, model: nn.Module) -> None:
         self._model = model
         self._params = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._optimizer = workload.optimizer(self._params.values())
+        self._optimizer = workload.optimizer(list(self._params.items()))  # named, as the trainer passes them
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         for name, p in self._params.items():
@@ -212,25 +220,29 @@ def _owners(plan: Plan) -> dict[str, list[Chunk]]:
     return owners
 
 
-def _order(plan: Plan, owners: dict[str, list[Chunk]], replica: int) -> list[tuple[int, str, Chunk, int]]:
+def _order(
+    plan: Plan, owners: Mapping[str, list[Chunk]], queued: Mapping[Chunk, frozenset[str]], replica: int
+) -> list[tuple[int, str, Chunk, int]]:
     """(device, parameter, chunk, microbatch) of one replica in the order in which the plan adds them up.
 
     The plan's order decides only between additions that must happen anyway: what it lacks is appended, what it does
-    twice counts once. A backward that is split adds the weights' part in BW.
+    twice counts once. A backward that is split adds the queued parameters in BW, the others in BI.
     """
     names: dict[Chunk, list[str]] = {}
     for name, chunks in owners.items():
         for chunk in chunks:
             names.setdefault(chunk, []).append(name)
-    ordered: dict[tuple[Chunk, int], None] = {}
+    due = {(name, chunk, mb): None for chunk in names for name in names[chunk] for mb in range(plan.microbatches)}
+    ordered: dict[tuple[str, Chunk, int], None] = {}
     for streams in plan.streams.values():
-        for ids in streams.values():
-            for task in (plan.tasks[i] for i in ids):
-                if task.op in ("B", "BW") and task.replica == replica:
-                    ordered[task.chunk, task.mb] = None
-    due = {(chunk, mb): None for chunk in names for mb in range(plan.microbatches)}
+        for task in (plan.tasks[i] for ids in streams.values() for i in ids):
+            if task.replica == replica and task.op in ("B", "BI", "BW") and task.chunk in names:
+                late = queued.get(task.chunk, frozenset())
+                for name in names[task.chunk]:
+                    if task.op == "B" or (task.op == "BW") == (name in late):
+                        ordered[name, task.chunk, task.mb] = None
     rows = [key for key in ordered if key in due] + [key for key in due if key not in ordered]
-    return [(plan.placement[chunk.stage][replica], n, chunk, mb) for chunk, mb in rows for n in names[chunk]]
+    return [(plan.placement[chunk.stage][replica], name, chunk, mb) for name, chunk, mb in rows]
 
 
 def _samples(batch: Batch) -> int:

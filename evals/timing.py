@@ -44,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """`ratio` is the speed of `candidate` over that of `baseline` (above 1: the candidate is faster), in seconds each."""
+    """Seconds. `ratio` is the speed of `candidate` over that of `baseline`: above 1, the candidate is faster."""
 
     ratio: float
     lower: float
@@ -130,11 +130,11 @@ def t_quantile(p: float, freedom: int) -> float:
 
     def density(x: float) -> float:
         # x = tan(angle) keeps the heavy tails of few degrees of freedom on a finite range.
-        return scale * (1 + math.tan(x) ** 2 / freedom) ** (-(freedom + 1) / 2) / math.cos(x) ** 2
+        return scale * math.pow(1 + math.tan(x) ** 2 / freedom, -(freedom + 1) / 2) / math.cos(x) ** 2
 
     def mass(angle: float, steps: int = 400) -> float:
         h = angle / steps
-        inner = sum((4 if i % 2 else 2) * density(i * h) for i in range(1, steps))
+        inner = math.fsum((4 if i % 2 else 2) * density(i * h) for i in range(1, steps))
         return h / 3 * (density(0.0) + inner + density(angle))
 
     low, high = 0.0, math.pi / 2 - 1e-9

@@ -52,9 +52,7 @@ def test_pairs_alternate_and_drift_cancels(monkeypatch: pytest.MonkeyPatch) -> N
     def speed() -> float:  # the machine slows down fourfold over the run
         return 1 + 3 * min(len(clock.calls) // 2, 20) / 20
 
-    result = paired(
-        lambda: clock.run("a", 1.2 * speed()), lambda: clock.run("b", 1.0 * speed()), pairs=10, warmup=1
-    )
+    result = paired(lambda: clock.run("a", 1.2 * speed()), lambda: clock.run("b", 1.0 * speed()), pairs=10, warmup=1)
     assert clock.calls == ["a", "b"] * 11
     assert result.ratio == pytest.approx(1.2)
     assert result.lower == pytest.approx(1.2)
@@ -96,8 +94,10 @@ def test_own_and_busy_seconds_grow_with_work() -> None:
 
 def test_the_lock_excludes_and_says_which_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with measurement_lock(path=path), pytest.raises(WorkerError, match=str(path)), measurement_lock(
-        path=path, deadline=0.0
+    with (
+        measurement_lock(path=path),
+        pytest.raises(WorkerError, match=str(path)),
+        measurement_lock(path=path, deadline=0.0),
     ):
         pass
     with measurement_lock(path=path, deadline=0.0):
