@@ -236,7 +236,7 @@ def _advance(state: _Incoming) -> bool:
     if not state.lengths:
         return False
     size = state.lengths.pop(0)
-    state.part, state.done = room(size) if size > 4096 else memoryview(bytearray(size)), 0
+    state.part, state.done = room(size) if state.frames else memoryview(bytearray(size)), 0
     return True
 
 

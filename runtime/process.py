@@ -152,7 +152,7 @@ def receive(connection: socket.socket) -> Frames | None:
         return None
     frames: Frames = []
     for length in struct.unpack(f"<{count}Q", lengths):
-        frame = _exactly(connection, length)
+        frame = _into(connection, room(length) if frames else memoryview(bytearray(length)))  # the pickle comes first
         if frame is None:
             return None
         frames.append(frame)
@@ -164,15 +164,18 @@ def header(frames: Sequence[Frame]) -> bytes:
     return struct.pack(f"<I{len(frames)}Q", len(frames), *(len(frame) for frame in frames))
 
 
-def _exactly(connection: socket.socket, size: int) -> Frame | None:
-    memory: Any = room(size) if size > 4096 else memoryview(bytearray(size))
+def _exactly(connection: socket.socket, size: int) -> memoryview | None:
+    return _into(connection, memoryview(bytearray(size)))
+
+
+def _into(connection: socket.socket, memory: memoryview) -> memoryview | None:
     done = 0
-    while done < size:
+    while done < len(memory):
         got = connection.recv_into(memory[done:])
         if got == 0:
             return None
         done += got
-    return memory  # type: ignore[no-any-return]
+    return memory
 
 
 def main(descriptor: int, driver: int) -> None:
