@@ -1,0 +1,145 @@
+"""Runs one function of untrusted Python in a fresh, locked-up process and returns its plain JSON value.
+
+The child (`evals/sandbox_child.py`) has no environment, no site packages, no network, no threads or processes, reads
+only the standard library and writes only a temporary folder that is removed afterwards. The parent owns the clock and
+the output limit, and kills the child's process group as a whole. Nothing that the child says is believed: its value
+is data to be judged outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pibroch.runtime.errors import MissingError, PibrochError
+
+_CHILD = Path(__file__).resolve().with_name("sandbox_child.py")
+DEADLINE_S = 10.0
+MEMORY_BYTES = 512 << 20
+OUTPUT_BYTES = 4 << 20
+
+
+class SandboxError(PibrochError):
+    """The candidate failed: one line that says how. The same on every machine, so that it can be feedback."""
+
+    exit_code = 1
+
+
+def run_sandboxed(
+    source: str,
+    *,
+    call: str = "main",
+    args: list[Any] | None = None,
+    deadline_s: float = DEADLINE_S,
+    memory_bytes: int = MEMORY_BYTES,
+    output_bytes: int = OUTPUT_BYTES,
+) -> Any:
+    """Execute `source` and return what `call(*args)` returned, as plain JSON.
+
+    Raises `SandboxError` where the candidate raises, returns no JSON, ends early, or passes a limit, and `MissingError`
+    where this machine cannot lock a process up.
+    """
+    require_sandbox()
+    return _run(source, call, args or [], deadline_s, memory_bytes, output_bytes)
+
+
+@cache
+def _why_unavailable() -> str | None:
+    if not sys.platform.startswith("linux"):
+        return f"{sys.platform} has neither Landlock nor seccomp"
+    probe = "def main():\n    try:\n        open('/proc/self/status')\n    except PermissionError:\n        return 'locked'\n"
+    try:
+        if _run(probe, "main", [], 30.0, MEMORY_BYTES, OUTPUT_BYTES) == "locked":
+            return None
+        return "a probe could read a file outside"
+    except (MissingError, SandboxError) as error:
+        return str(error)
+
+
+def require_sandbox() -> None:
+    """Raises `MissingError` where generated code cannot be run safely."""
+    reason = _why_unavailable()
+    if reason:
+        raise MissingError(
+            f"generated code runs only in a sandbox, and this machine has none ({reason}): use a Linux kernel of 5.13 or "
+            "later with Landlock and seccomp, on x86_64 or aarch64"
+        )
+
+
+def _run(source: str, call: str, args: list[Any], deadline_s: float, memory: int, output: int) -> Any:
+    limits = {
+        "RLIMIT_AS": memory, "RLIMIT_CPU": int(deadline_s) + 2, "RLIMIT_FSIZE": output, "RLIMIT_NOFILE": 32,
+        "RLIMIT_CORE": 0,
+    }  # fmt: skip
+    job = json.dumps({"source": source, "call": call, "args": args, "limits": limits}).encode()
+    with tempfile.TemporaryDirectory(prefix="pibroch-sandbox-") as folder, tempfile.TemporaryFile() as given:
+        given.write(job)
+        given.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", str(_CHILD)], stdin=given, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env={}, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        try:
+            text, fault = _read(child, deadline_s, output)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            code = child.wait()
+            if child.stdout:
+                child.stdout.close()
+    if fault:
+        raise SandboxError(fault)
+    return _value(text, code, call)
+
+
+def _read(child: subprocess.Popen[bytes], deadline_s: float, output: int) -> tuple[bytes, str | None]:
+    """What the child wrote until it closed its output, and which limit it passed."""
+    assert child.stdout is not None
+    fd = child.stdout.fileno()
+    os.set_blocking(fd, False)
+    ends, parts, size = time.monotonic() + deadline_s, [], 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        while True:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return b"", f"the code did not end within {deadline_s:g} s"
+            if not selector.select(left):
+                continue
+            part = os.read(fd, 1 << 16)
+            if not part:
+                return b"".join(parts), None
+            size += len(part)
+            if size > output:
+                return b"", f"the code wrote more than {output} bytes"
+            parts.append(part)
+
+
+def _value(text: bytes, code: int, call: str) -> Any:
+    if not text:
+        if code < 0 and -code in (signal.SIGXCPU, signal.SIGKILL):
+            raise SandboxError("the code used too much processor time or memory and was killed")
+        how = f"was ended by signal {-code}" if code < 0 else "left the process"
+        raise SandboxError(f"the code {how} before {call}() returned")
+    try:
+        data = json.loads(text)
+        assert isinstance(data, dict)
+    except (ValueError, AssertionError, RecursionError) as error:
+        raise SandboxError("the code's output is not one JSON object") from error
+    if "refused" in data:
+        raise MissingError(str(data["refused"]))
+    if "error" in data:
+        raise SandboxError(f"the code failed: {data['error']}")
+    if set(data) != {"value"}:
+        raise SandboxError("the code's output is not one JSON object with a value")
+    return data["value"]
