@@ -157,11 +157,15 @@ class ProfileCosts(ChunkCosts):
         exact = self.measured.get((*chunk, op))
         if op == "UPDATE":
             return exact or 0.0
-        recompute = self._chunks[chunk].recompute
-        if exact is not None and recompute == ((*chunk,) in self.recomputed):
+        same_parts = {c.part for c in plan.chunks if c.stage == chunk.stage} == {
+            part for stage, part, name in self.measured if stage == chunk.stage and name != "UPDATE"
+        }
+        if exact is not None and same_parts and self._chunks[chunk].recompute == ((*chunk,) in self.recomputed):
             return exact
         again = sum(self.measured.get((s, part, "F"), 0.0) for s, part in self.recomputed if s == chunk.stage)
         forward = self._stage(chunk.stage, "F")
+        if forward is None:
+            raise self._missing(chunk.stage, "F")
         whole = self._stage(chunk.stage, "B")
         inputs, weights = self._stage(chunk.stage, "BI"), self._stage(chunk.stage, "BW")
         if inputs is None or weights is None:
@@ -170,8 +174,6 @@ class ProfileCosts(ChunkCosts):
             inputs = weights = max(whole - again, 0.0) / 2
         else:
             inputs = max(inputs - again, 0.0)
-        if forward is None:
-            raise self._missing(chunk.stage, op)
         return self.share(plan, chunk) * self.combine(chunk, op, forward, inputs, weights)
 
     def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:

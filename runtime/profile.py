@@ -165,6 +165,9 @@ class EmulatedCosts(ChunkCosts):
             self._links = {}
         super()._look_at(plan)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_links": {}}
+
     def seconds(self, plan: Plan, chunk: Chunk, op: str) -> float:
         forward, inputs, weights = (
             self._over(plan, chunk, name) for name in ("forward", "backward_input", "backward_weight")

@@ -8,12 +8,12 @@ for BI. `cost` gives each pass its duration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 Chunk = tuple[str, int, int]
 
 
-def clock(rows: Sequence[Sequence[Chunk]], cost: dict[str, float]) -> dict[Chunk, tuple[float, float]]:
+def clock(rows: Sequence[Sequence[Chunk]], cost: Mapping[str, float]) -> dict[Chunk, tuple[float, float]]:
     """Start and end of every chunk. Raises RuntimeError on a deadlock."""
     stages = 1 + max(stage for row in rows for _, stage, _ in row)
     split = {(stage, mb) for row in rows for name, stage, mb in row if name == "BI"}
@@ -54,13 +54,13 @@ def inflight(row: Sequence[Chunk]) -> int:
     return peak
 
 
-def draw(rows: Sequence[Sequence[Chunk]], *, unit: dict[str, int], stages: bool) -> list[str]:
+def draw(rows: Sequence[Sequence[Chunk]], *, unit: Mapping[str, float], stages: bool) -> list[str]:
     """The rows as the docstrings of `families` draw them."""
-    times = clock(rows, dict(unit))
+    times = clock(rows, unit)
     length = int(max(end for _, end in times.values()))
     lines = []
     for r, row in enumerate(rows):
-        cells = [("...." if stages else "..")[: 3 if stages else 2]] * length
+        cells = ["..." if stages else ".."] * length
         for name, stage, mb in row:
             start, end = times[name, stage, mb]
             short = {"F": "F", "B": "B", "BI": "b", "BW": "w"}[name]

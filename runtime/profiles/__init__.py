@@ -1,0 +1,1 @@
+"""Shipped profiles, as data: see `pibroch.runtime.profile`."""
