@@ -23,9 +23,9 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.plan import Plan, Task
 
 CAUSES = ("warm-up", "receive", "transfer", "reduction", "dispatch", "drain")
-"""warm-up: before the device's first compute task. receive: the peer has not sent yet. transfer: the data is on the
-link, and nothing hides it. reduction: a gradient reduction that nothing hides. dispatch: all that the task waits for
-is done, and yet it has not started. drain: after the device's last compute task, until the step ends."""
+"""warm-up: no peer has sent what the device's first compute task needs. receive: the same for a later task. transfer:
+the data is on the link, and nothing hides it. reduction: a gradient reduction that nothing hides. dispatch: all that
+the task waits for is done, and yet it has not started. drain: done with the step, while other devices are not."""
 
 EXPOSED = ("transfer", "reduction")
 """The causes that are exposed communication."""
@@ -87,13 +87,15 @@ class Bubble(NamedTuple):
 
 def events_of(plan: Plan, timed: Timed) -> list[Event]:
     """The events of a trace, of a simulation or of a list of events, by start."""
+    return sorted(_events(plan, timed), key=lambda event: (event.start, event.end, event.task))
+
+
+def _events(plan: Plan, timed: Timed) -> Iterable[Event]:
     if isinstance(timed, Trace):
-        events: Iterable[Event] = timed.events
-    elif isinstance(timed, Times):
-        events = (Event(t.id, t.device, t.stream, timed.start[t.id], timed.end[t.id]) for t in plan.tasks)
-    else:
-        events = timed
-    return sorted(events, key=lambda event: (event.start, event.end, event.task))
+        return timed.events
+    if isinstance(timed, Times):
+        return [Event(t.id, t.device, t.stream, timed.start[t.id], timed.end[t.id]) for t in plan.tasks]
+    return timed
 
 
 def matches(plan: Plan) -> list[tuple[int, int]]:
@@ -121,9 +123,7 @@ def memory(plan: Plan, timed: Timed, device: int) -> list[tuple[float, int]]:
     transient = {b.id: b.nbytes for b in plan.buffers if b.device == device and not b.persistent}
     changes: list[tuple[float, int]] = []
     allocated: set[int] = set()
-    for event in events_of(plan, timed):
-        if event.device != device:
-            continue
+    for event in events_of(plan, [event for event in _events(plan, timed) if event.device == device]):
         task = plan.tasks[event.task]
         for buffer in task.writes:
             if buffer in transient and buffer not in allocated:
@@ -142,8 +142,9 @@ def memory(plan: Plan, timed: Timed, device: int) -> list[tuple[float, int]]:
 def bubbles(trace: Trace | tuple[Plan, Times], *, min_seconds: float = 0.0) -> list[Bubble]:
     """All idle intervals longer than `min_seconds` on the compute streams, by device and start, each with its cause.
 
-    A gap that mixes causes is cut: while the peer has not sent it is a `receive`, while the data is under way a
-    `transfer`, and what is left after the last event that the task waits for is `dispatch`.
+    A gap that mixes causes is cut: while the peer has not sent it is a `receive` (or `warm-up`), while the data is
+    under way a `transfer`, and what is left after the last event that the task waits for is `dispatch`. The seconds
+    of `EXPOSED` causes add up to a simulation's `exposed`.
     """
     plan, timed = (trace.plan, trace) if isinstance(trace, Trace) else trace
     events = {event.task: event for event in events_of(plan, timed)}
@@ -151,16 +152,16 @@ def bubbles(trace: Trace | tuple[Plan, Times], *, min_seconds: float = 0.0) -> l
     end_of_step = max((event.end for event in events.values()), default=0.0)
     found: list[Bubble] = []
     for device in sorted(plan.streams):
-        now, first = 0.0, True
+        now, idle = 0.0, "warm-up"
         ran = sorted((events[i] for i in plan.streams[device].get("compute", []) if i in events), key=lambda e: e.start)
         for event in ran:
             if event.start > now:
-                task = plan.tasks[event.task]
-                if first:
-                    found.append(Bubble(device, now, event.start, "warm-up", task.id, _blocker(task, events)))
-                else:
-                    found.extend(_explain(plan, task, now, events, partner))
-            now, first = max(now, event.end), False
+                found.extend(_explain(plan, plan.tasks[event.task], now, events, partner, idle))
+            now, idle = max(now, event.end), "receive"
+        reductions = [e.end for e in events.values() if e.device == device and plan.tasks[e.task].op == "REDUCE"]
+        if (reduced := max(reductions, default=0.0)) > now:
+            found.append(Bubble(device, now, reduced, "reduction"))
+            now = reduced
         if end_of_step > now:
             found.append(Bubble(device, now, end_of_step, "drain"))
     return [bubble for bubble in found if bubble.seconds > min_seconds]
@@ -171,7 +172,10 @@ def _blocker(task: Task, events: dict[int, Event]) -> int:
     return max((i for i in task.waits if i in events), key=lambda i: events[i].end, default=-1)
 
 
-def _explain(plan: Plan, task: Task, now: float, events: dict[int, Event], partner: dict[int, int]) -> Iterator[Bubble]:
+def _explain(
+    plan: Plan, task: Task, now: float, events: dict[int, Event], partner: dict[int, int], idle: str
+) -> Iterator[Bubble]:
+    """Cut the gap before `task`; `idle` is the cause while a peer has not sent."""
     until = events[task.id].start
     on = _blocker(task, events)
     if on >= 0 and events[on].end > now:
@@ -180,9 +184,9 @@ def _explain(plan: Plan, task: Task, now: float, events: dict[int, Event], partn
             yield Bubble(task.device, now, done, "reduction", task.id, on)
         elif plan.tasks[on].op in ("SEND", "RECV"):
             # A receive is posted early: the data is under way only from when both sides have started.
-            ends = [events[i].start for i in (on, partner.get(on, on)) if i in events]
-            begun = min(max(max(ends), now), done)
-            yield Bubble(task.device, now, begun, "receive", task.id, on)
+            begun = max(events[i].start for i in (on, partner.get(on, on)) if i in events)
+            begun = min(max(begun, now), done)
+            yield Bubble(task.device, now, begun, idle, task.id, on)
             yield Bubble(task.device, begun, done, "transfer", task.id, on)
         else:
             yield Bubble(task.device, now, done, "dispatch", task.id, on)

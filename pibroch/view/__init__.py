@@ -55,9 +55,9 @@ def render(
 ) -> str:
     """The page as text.
 
-    `verdict` may hold `verified` and `equal` (booleans), `tokens_per_second`, and further facts, which are shown as they
-    are. `stages` are (pass, text) of the lowering. `unit` is "s", or a name such as "units" where the simulation's costs
-    are no seconds; by default costs count as units where each forward takes exactly 1.
+    `verdict` may hold `verified` and `equal` (booleans), `tokens_per_second`, and further facts, which are shown as
+    they are. `stages` are (pass, text) of the lowering. `unit` is "s", or a name such as "units" where the
+    simulation's costs are no seconds; by default costs count as units where each forward takes exactly 1.
     """
     unit = unit or ("units" if _unit_costs(plan, simulation) else "s")
     runs = [_run("Simulated", "s" if unit == "s" else "cost", plan, simulation, simulation.makespan)]

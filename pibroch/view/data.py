@@ -59,7 +59,8 @@ def page_data(plan: Plan, runs: list[Run], *, unit_name: str, file: str) -> dict
         "replica": lambda t: t.replica,
         "pair": lambda t: pair[t.id],
     }
-    waits_at, waits = [0], []
+    waits_at = [0]
+    waits: list[int] = []
     for task in plan.tasks:
         waits.extend(task.waits)
         waits_at.append(len(waits))

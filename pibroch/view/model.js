@@ -37,11 +37,14 @@ function meaning(i) {
 
 const RUNS = DATA.runs.map((run, index) => {
   const start = Float64Array.from(run.start, (v) => v * run.tick), end = Float64Array.from(run.end, (v) => v * run.tick);
-  // A receive is posted early; what it occupies of the link starts when both sides have started.
-  const from = start.slice();
+  // A receive is posted early, a send waits for its receive, a collective for its last member: what a task occupies
+  // of the link starts when all sides have started.
+  const from = start.slice(), ready = new Map();
+  for (let i = 0; i < N; i++) if (op(i) === "REDUCE" && run.start[i] >= 0) ready.set(T.bucket[i], Math.max(start[i], ready.get(T.bucket[i]) || 0));
   for (let i = 0; i < N; i++) {
     const other = T.pair[i];
-    if (op(i) === "RECV" && other >= 0 && start[other] > start[i] && run.start[other] >= 0) from[i] = Math.min(start[other], end[i]);
+    if (other >= 0 && run.start[other] >= 0) from[i] = Math.min(Math.max(start[i], start[other]), end[i]);
+    if (op(i) === "REDUCE" && run.start[i] >= 0) from[i] = Math.min(ready.get(T.bucket[i]), end[i]);
   }
   const bubbles = run.bubbles.map(([device, a, b, cause, task, on]) =>
     ({ device, start: a * run.tick, end: b * run.tick, cause: DATA.causes[cause], task, on }));

@@ -18,7 +18,8 @@ const shortest = (() => {
 function view(extra) {
   return {
     width: scroller.clientWidth, height: scroller.clientHeight, left: scroller.scrollLeft, top: scroller.scrollTop, scale: state.scale,
-    gutter: gutter(), rows: state.rows, selected: state.selected, hover: state.hover, follow: state.follow, ...extra,
+    gutter: gutter(), rows: state.rows, selected: state.selected, hover: state.hover, follow: state.follow,
+    full: shortest * (extra?.scale ?? state.scale) > 46, ...extra,
   };
 }
 

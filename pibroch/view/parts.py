@@ -9,7 +9,7 @@ from typing import Any
 from pibroch.runtime.directives import Cut, Order, Place, Recompute, Replicate, Schedule, Split
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.trace import CAUSES, EXPOSED
-from pibroch.view.data import Run
+from pibroch.view.data import CAUSE_TEXT, Run
 
 COMPUTE = ("F", "B", "BI", "BW", "UPDATE")
 _OP_NAMES = {
@@ -86,14 +86,15 @@ def legend(plan: Plan, runs: Sequence[Run]) -> str:
 
 def _swatch(kind: str, payload: str, text: str) -> str:
     canvas = f'<canvas width="22" height="13" data-kind="{kind}" data-payload="{payload}" aria-hidden="true"></canvas>'
-    return f"<li>{canvas}{escape(text)}</li>"
+    hint = f' title="{escape(CAUSE_TEXT[kind])}"' if kind in CAUSE_TEXT else ""
+    return f"<li{hint}>{canvas}{escape(text)}</li>"
 
 
 def time_table(plan: Plan, runs: Sequence[Run], unit_name: str) -> str:
     """Per run and device: seconds of compute by op and of idle time by cause, as a bar and as numbers."""
     bodies = []
     causes = [c for c in CAUSES if c != "drain" and any(b.cause in (c, _also(c)) for r in runs for b in r.bubbles)]
-    for number, run in enumerate(runs):
+    for run in runs:
         unit = "s" if run.unit == "s" else unit_name
         rows = []
         for device in sorted(plan.streams):
@@ -114,18 +115,21 @@ def time_table(plan: Plan, runs: Sequence[Run], unit_name: str) -> str:
             busy = sum(parts[op] for op in COMPUTE)
             cells = [f"{100 * busy / whole:.1f}%", *(seconds(parts[c], unit) if parts[c] else "–" for c in causes)]
             rows.append(
-                f'<tr><th scope="row">{escape(run.label)}, device {device}</th>'
+                f'<tr><th scope="row">Device {device}</th>'
                 f'<td class="bar"><div aria-hidden="true">{bar}</div></td>'
                 + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
                 + "</tr>"
             )
-        bodies.append(f'<tbody class="{"second" if number else "first"}">{"".join(rows)}</tbody>')
+        name = f'<tr><th scope="rowgroup" colspan="{3 + len(causes)}">{escape(run.label)}</th></tr>'
+        bodies.append(f"<tbody>{name}{''.join(rows)}</tbody>")
     heads = ["busy", *(_CAUSE_NAMES[cause] for cause in causes)]
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     return (
         '<div class="wide" tabindex="0" role="region" aria-labelledby="h-time"><table class="time">'
-        '<caption class="sr">Compute and idle time by device</caption><thead><tr><th scope="col">Device</th>'
-        f'<th scope="col"><span class="sr">share of the step</span></th>{head}</tr></thead>{"".join(bodies)}</table></div>'
+        '<caption class="sr">Compute and idle time by device</caption><thead><tr>'
+        '<th scope="col"><span class="sr">Device</span></th>'
+        f'<th scope="col"><span class="sr">share of the step</span></th>{head}</tr></thead>'
+        f"{''.join(bodies)}</table></div>"
     )
 
 
@@ -149,7 +153,7 @@ def memory_charts(plan: Plan, series: Mapping[int, Sequence[tuple[float, int]]],
         stages = ", ".join(str(s) for s, row in enumerate(plan.placement) if device in row)
         label = f"Device {device}: peak {size(peak)}, of which {size(base)} before the step"
         items.append(
-            f"<li><figure><figcaption><b>Device {device}</b><span>stage {escape(stages)}</span><b>{size(peak)}</b></figcaption>"
+            f"<li><figure><figcaption><b>Device {device}</b><span>stage {stages}</span><b>{size(peak)}</b></figcaption>"
             f'<svg viewBox="0 0 400 100" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
             f'<path class="area" d="M0 100{line}L400 100z"/><rect class="base" x="0" y="{floor:.2f}" width="400" '
             f'height="{100 - floor:.2f}"/><path class="edge" d="M{line[1:]}"/>'

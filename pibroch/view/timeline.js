@@ -69,7 +69,8 @@ function niceStep(raw) {
   return [1, 2, 5, 10].find((k) => k * power >= raw * 0.999) * power;
 }
 
-// view: {width, height, left, top, scale (pixels per unit of time), gutter, rows, selected: {run, task}|null, hover, follow}
+// view: {width, height, left, top, scale (pixels per unit of time), gutter, rows, selected: {run, task}|null, hover, follow,
+// full (whether names are whole actions or microbatches only: one rule for all of a view, so that a row reads evenly)}
 function paint(S, theme, view) {
   const { width, height, gutter, scale } = view;
   const x = (time) => gutter + time * scale - view.left;
@@ -90,7 +91,7 @@ function paint(S, theme, view) {
   S.clip(gutter - 4, 0, width - gutter + 4, AXIS, () => {
     for (const [time, label] of ticks) {
       S.rect(Math.round(x(time)), AXIS - 6, 1, 5, { fill: theme.muted });
-      S.text(x(time) + 4, 12, label, { fill: theme.muted, size: 11.5 });
+      if (x(time) + S.measure(label, 11.5, 400, false) + 6 < width) S.text(x(time) + 4, 12, label, { fill: theme.muted, size: 11.5 });
     }
   });
 }
@@ -113,7 +114,7 @@ function paintLabels(S, theme, view) {
     const y = row.y - view.top;
     if (y + row.h < AXIS || y > view.height) continue;
     if (row.kind === "header") {
-      S.rect(0, y + 2, view.width, row.h - 4, { fill: theme.paper, alpha: 0.9 });
+      S.rect(0, y + 2, S.measure(row.label, 13, 650, false) + 24, row.h - 4, { fill: theme.paper });
       S.text(12, y + row.h / 2 + 1, row.label, { fill: theme.ink, size: 13, bold: 650 });
     } else {
       const compute = row.stream === "compute";
@@ -152,7 +153,7 @@ function paintRow(S, theme, view, row, y, x, t0, t1) {
     S.rect(left + gap, y, w - gap, h, { ...style, alpha: dim });
     if (kind === "SEND" && w > 3) S.rect(left + gap, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
     if (kind === "RECV" && w > 3) S.rect(right - 2, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
-    if (w > 9) paintName(S, theme, id, Math.max(left, view.gutter), y, Math.min(right, view.width) - Math.max(left, view.gutter), h, compute, dim);
+    if (w > 9 && dim === 1) paintName(S, theme, id, Math.max(left, view.gutter), y, Math.min(right, view.width) - Math.max(left, view.gutter), h, compute, view.full);
     const selected = view.selected && view.selected.task === id;
     if (selected || (view.hover && view.hover.task === id && view.hover.run === run)) marked.push([left, w, selected, selected && view.selected.run === run]);
   }
@@ -172,16 +173,15 @@ function paintBubble(S, theme, cause, x, y, w, h) {
   }
 }
 
-function paintName(S, theme, id, x, y, w, h, compute, alpha) {
+function paintName(S, theme, id, x, y, w, h, compute, full) {
   const size = compute ? 11.5 : 9.5, bold = compute ? 600 : 500;
-  const names = compute && T.mb[id] >= 0 ? [action(id), String(T.mb[id])] : [action(id)];
-  const name = names.find((one) => S.measure(one, size, bold, true) + 6 <= w);
-  if (!name) return;
+  const name = compute && !full && T.mb[id] >= 0 ? String(T.mb[id]) : action(id);
+  if (S.measure(name, size, bold, true) + 6 > w) return;
   if (OP_TEXTURE[op(id)] && compute) { // a plate, so that the texture does not run through the letters
     const wide = S.measure(name, size, bold, true);
-    S.rect(x + w / 2 - wide / 2 - 2, y + h / 2 - 7, wide + 4, 14, { fill: taskStyle(theme, op(id), payload(id), SHADE[id]).fill, alpha });
+    S.rect(x + w / 2 - wide / 2 - 2, y + h / 2 - 7, wide + 4, 14, { fill: taskStyle(theme, op(id), payload(id), SHADE[id]).fill });
   }
-  S.text(x + w / 2, y + h / 2, name, { fill: theme["task-ink"], size, bold, align: "center", mono: true, alpha });
+  S.text(x + w / 2, y + h / 2, name, { fill: theme["task-ink"], size, bold, align: "center", mono: true });
 }
 
 // What the selected task waited for, and the other side of its transfer.
@@ -196,11 +196,14 @@ function paintArrows(S, theme, view, x) {
   };
   const arrow = (a, b) => {
     if (!a || !b) return;
-    const bend = Math.max(14, Math.min(60, Math.abs(b[0] - a[0]) / 2));
-    const line = `M${round(a[0])} ${round(a[1])}C${round(a[0] + bend)} ${round(a[1])} ${round(b[0] - bend)} ${round(b[1])} ${round(b[0])} ${round(b[1])}`;
+    const [x1, y1, x2, y2] = [...a, ...b].map(round), across = x2 - x1;
+    const bend = across < 24 ? 0 : Math.min(60, across / 2); // nearly above each other: a straight line
+    const line = bend ? `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}` : `M${x1} ${y1}L${x2} ${y2}`;
+    const angle = bend ? 0 : Math.atan2(y2 - y1, across);
+    const wing = (turn) => `${round(x2 - 8 * Math.cos(angle + turn))} ${round(y2 - 8 * Math.sin(angle + turn))}`;
     S.path(line, { stroke: theme.paper, weight: 4, alpha: 0.85 });
     S.path(line, { stroke: theme.ink, weight: 1.5 });
-    S.path(`M${round(b[0])} ${round(b[1])}l-7 -4v8z`, { fill: theme.ink });
+    S.path(`M${x2} ${y2}L${wing(0.45)}L${wing(-0.45)}z`, { fill: theme.ink });
   };
   for (const id of waits(task)) {
     arrow(point(id, run.end[id]), point(task, run.from[task]));

@@ -127,6 +127,7 @@ class Chromium:
         self.requests.clear()
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
                   mobile=width < 600)  # fmt: skip
+        self.send("Emulation.setTouchEmulationEnabled", enabled=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pibroch.runtime.action import Chunk
 from pibroch.runtime.plan import Bucket, Buffer, ChunkSpec, Plan, Task
+from pibroch.runtime.trace import memory
 
 
 def pipeline_plan(devices: int, microbatches: int, *, replicas: int = 1, split_backward: bool = False) -> Plan:
@@ -59,7 +61,7 @@ def pipeline_plan(devices: int, microbatches: int, *, replicas: int = 1, split_b
             if replicas > 1:
                 waits = (add("REDUCE", device, "reduce", bucket=stage, group=group, waits=(last,), **common),)
                 if replica == 0:
-                    buckets.append(Bucket(stage, (f"w{stage}",), ((stage, 0),), group, 400))  # type: ignore[arg-type]
+                    buckets.append(Bucket(stage, (f"w{stage}",), (Chunk(stage),), group, 400))
             add("UPDATE", device, "compute", waits=waits, **common)
     return Plan(
         model="hand", devices=devices * replicas, microbatches=microbatches, replicas=replicas, loss="mean",
@@ -92,15 +94,7 @@ class HandTimes:
     bubble: float = 0.0
 
     def memory(self, device: int) -> list[tuple[float, int]]:
-        from pibroch.runtime.trace import memory
-
-        return memory(self.plan, (self.plan and _events(self)), device)
-
-
-def _events(times: HandTimes) -> list[object]:
-    from pibroch.runtime.trace import Event
-
-    return [Event(t.id, t.device, t.stream, times.start[t.id], times.end[t.id]) for t in times.plan.tasks]
+        return memory(self.plan, self, device)
 
 
 def hand_times(plan: Plan, *, cost: dict[str, float] | None = None) -> HandTimes:
@@ -109,8 +103,7 @@ def hand_times(plan: Plan, *, cost: dict[str, float] | None = None) -> HandTimes
     cost = {"F": 1, "B": 2, "BI": 1, "BW": 1, "SEND": 0.25, "REDUCE": 2, "UPDATE": 0.5} | (cost or {})
     size = len(plan.tasks)
     start, end = [0.0] * size, [-1.0] * size
-    key = lambda t: (t.stage, t.peer_stage, t.payload, t.mb, t.replica)  # noqa: E731
-    sends = {key(t): t.id for t in plan.tasks if t.op == "SEND"}
+    sends = {(t.stage, t.peer_stage, t.payload, t.mb, t.replica): t.id for t in plan.tasks if t.op == "SEND"}
     previous: dict[int, int] = {}
     for names in plan.streams.values():
         for ids in names.values():
