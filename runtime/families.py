@@ -172,7 +172,7 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[Row]:
     Position r: p - r forwards; then for each microbatch i its BI, the BW of microbatch i - r (position r lags r
     weight halves behind), and the next forward; at last the r other BW. Before forward p - r + i at most i - r + 1
     BW have run, so in flight is min(m, p) everywhere: the peak of 1F1B's first position. Idle per device is
-    (p - 1)(F + B - 2W) for m >= p and F = BI = BW.
+    (p - 1)(F + B - 2W) for m >= p under unit costs, and for m >= 2p wherever W is the shortest of the three.
     """
     assert v == 1
     result = []

@@ -61,11 +61,15 @@ def test_closed_forms(p: int) -> None:
 
 
 def test_closed_forms_with_other_costs() -> None:
-    """Idle (p-1)(F+B) for any F and B."""
+    """Idle (p-1)(F+B) for any F and B, and (p-1)(F+B-2W) for ZB-H1 where W is the shortest."""
     p, m = 4, 9
     cost = {"F": 2, "B": 5, "BI": 3, "BW": 2}
     assert makespan("gpipe", p, m, cost=cost) == makespan("1f1b", p, m, cost=cost) == (m + p - 1) * 7
     assert makespan("interleaved", p, 8, 2, cost=cost) == 8 * 2 * 7 + (p - 1) * 7
+    for f, bi, bw in ((2, 3, 2), (4, 5, 3), (3, 2, 1), (2, 2, 1)):
+        cost = {"F": f, "BI": bi, "BW": bw}
+        for m in (2 * p, 3 * p + 1):
+            assert makespan("zb-h1", p, m, cost=cost) == m * (f + bi + bw) + (p - 1) * (f + bi + bw - 2 * bw)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
