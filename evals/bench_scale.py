@@ -5,16 +5,20 @@ Each case runs in a process of its own, so that its peak memory is its own. Noth
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import pibroch
 from pibroch.runtime.costs import UnitCosts
+from pibroch.runtime.errors import PibrochError
 from pibroch.runtime.families import build
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import uniform_model
@@ -64,13 +68,29 @@ def run(
 
 
 def scale_table(cases: Sequence[Case], *, progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
-    """One row per case: seconds of each step, tasks, and peak memory in bytes."""
+    """One row per case: seconds of each step, tasks, and peak memory in bytes. Raises `PibrochError` where a case dies,
+    for want of memory or after ten minutes."""
     rows = []
     for case in cases:
-        with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            rows.append(pool.submit(measure, case).result())
+        rows.append(_in_own_process(case))
         progress(_line(rows[-1]))
     return rows
+
+
+def _in_own_process(case: Case) -> dict[str, Any]:
+    code = f"import json; from {__name__} import Case, measure; print(json.dumps(measure(Case(**{asdict(case)!r}))))"
+    home = str(Path(pibroch.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+            timeout=600, check=True,
+        )  # fmt: skip
+    except subprocess.SubprocessError as error:
+        said = getattr(error, "stderr", None) or error
+        raise PibrochError(f"bench scale: {case} did not finish: {str(said).strip().splitlines()[-1]}") from error
+    row: dict[str, Any] = json.loads(child.stdout)
+    return row
 
 
 def measure(case: Case) -> dict[str, Any]:
