@@ -1,7 +1,8 @@
 """The judge: is a training run equal to the single process?
 
 It runs the trainer from its initial weights on batches of its own choice, and after each step compares the loss, every
-gradient (before the optimizer, which hides a scale and magnifies noise) and every weight with a reference:
+gradient (before the optimizer, which hides a scale and magnifies noise) and every weight, on every rank that holds it,
+with a reference:
 
     float32 against the replay      gradients and weights bitwise equal, loss within 1e-6
     the same, three or more         gradients and loss within 1e-5, weights bitwise what the optimizer makes of these
@@ -115,13 +116,17 @@ def judge(
         record.loss.add(
             f"loss, step {step}", torch.tensor(loss).double(), torch.tensor(expected_loss).double(), floor=0.0
         )
-        mine = trainer.gradients()
+        mine: list[Mapping[str, Tensor]] = trainer.pool.call("gradients")
         largest = max((float(g.abs().max()) for g in expected.values() if g.numel()), default=0.0)
         _compare(record.grad, mine, expected, step=step, floor=FLOOR * largest, absent_is_zero=True)
-        if not trainer.update:
-            continue
-        weights = reference.update(expected if exact else {n: g for n, g in mine.items() if n in expected})
-        _compare(record.weight, trainer.state_dict(), weights, step=step, floor=FLOOR * largest)
+        if trainer.update:
+            theirs = {name: g for rank in reversed(mine) for name, g in rank.items() if name in expected}
+            weights = reference.update(expected if exact else theirs)
+            held = trainer.pool.call("values", [(list(weights),)] * trainer.pool.ranks)
+            ranks = [params for params, _ in held]
+            _compare(record.weight, ranks, weights, step=step, floor=FLOOR * largest)
+            if step == steps - 1:
+                _compare(record.weight, [trainer.state_dict()], weights, step=step, floor=FLOOR * largest)
     peaks = trainer.peak_bytes() if peak else []
     trainer.reset()
     return _verdict(reference, record, plan=trainer.plan, losses=losses, peaks=peaks)
@@ -177,7 +182,7 @@ def relative_error(mine: Tensor, reference: Tensor, *, floor: float) -> float:
 
 def _compare(
     largest: _Largest,
-    mine: Mapping[str, Tensor],
+    ranks: Sequence[Mapping[str, Tensor]],
     reference: Mapping[str, Tensor],
     *,
     step: int,
@@ -185,14 +190,16 @@ def _compare(
     absent_is_zero: bool = False,
 ) -> None:
     for name, expected in reference.items():
-        if name in mine:
-            largest.add(f"{name}, step {step}", mine[name], expected, floor)
-        elif not (absent_is_zero and not expected.any()):
+        holders = [(rank, held[name]) for rank, held in enumerate(ranks) if name in held]
+        for rank, tensor in holders:
+            largest.add(f"{name}, rank {rank}, step {step}", tensor, expected, floor)
+        if not holders and not (absent_is_zero and not expected.any()):
             largest.fail(f"{name}, step {step}: missing")
     if absent_is_zero:
-        for name in mine.keys() - reference.keys():
-            if not torch.equal(mine[name], torch.zeros_like(mine[name])):
-                largest.fail(f"{name}, step {step}: has a gradient, but no influence on the loss")
+        for rank, held in enumerate(ranks):
+            for name in held.keys() - reference.keys():
+                if not torch.equal(held[name], torch.zeros_like(held[name])):
+                    largest.fail(f"{name}, rank {rank}, step {step}: a gradient without influence on the loss")
 
 
 def _exact(reference: Reference, plan: Plan) -> bool:

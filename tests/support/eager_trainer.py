@@ -22,7 +22,12 @@ class EagerTrainer:
         self.update = True
         self.captured = SimpleNamespace(spec=SimpleNamespace(random=False))
         self.plan = SimpleNamespace(tasks=[SimpleNamespace(scale=(1, microbatches))], buckets=[], replicas=1)
+        self.pool = self  # one rank
+        self.ranks = 1
         self.reset()
+
+    def call(self, method: str, args: Any = None) -> list[Any]:
+        return [self.gradients()] if method == "gradients" else [(dict(self.model.named_parameters()), {})]
 
     def load_plan(self, plan: Any) -> None:
         self.plan = plan
