@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,13 @@ LauncherName = Annotated[str, typer.Option("--launcher", help="ray, or local (pr
 Address = Annotated[
     str | None, typer.Option("--address", help="Join the Ray cluster at this address.", show_default=False)
 ]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Where the workers meet; 0 takes a free port.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the initial weights.")]
+Emulate = Annotated[
+    str | None,
+    typer.Option("--emulate", help="Take the durations of this profile (pibroch doctor lists them).", show_default=False),
+]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -64,7 +72,7 @@ def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bo
     Leaves with exit code 1 where the result says `"ok": False`.
     """
     if as_json:
-        print(json.dumps(result, allow_nan=False, default=_jsonable), flush=True)
+        print(json.dumps(_plain_numbers(result), allow_nan=False, default=_jsonable), flush=True)
     else:
         out(lines)
         sys.stdout.flush()
@@ -112,6 +120,17 @@ def write_text(path: Path, text: str) -> None:
 
 def _plain(text: str) -> str:
     return text.replace("[", r"\[")
+
+
+def _plain_numbers(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_numbers(item) for item in value]
+    return value
 
 
 def _jsonable(value: Any) -> Any:
