@@ -57,7 +57,10 @@ def run_sandboxed(
 def _why_unavailable() -> str | None:
     if not sys.platform.startswith("linux"):
         return f"{sys.platform} has neither Landlock nor seccomp"
-    probe = "def main():\n    try:\n        open('/proc/self/status')\n    except PermissionError:\n        return 'locked'\n"
+    probe = (
+        "def main():\n    try:\n        open('/proc/self/status')\n    except PermissionError:\n"
+        "        return 'locked'\n"
+    )
     try:
         if _run(probe, "main", [], 30.0, MEMORY_BYTES, OUTPUT_BYTES) == "locked":
             return None
@@ -71,8 +74,8 @@ def require_sandbox() -> None:
     reason = _why_unavailable()
     if reason:
         raise MissingError(
-            f"generated code runs only in a sandbox, and this machine has none ({reason}): use a Linux kernel of 5.13 or "
-            "later with Landlock and seccomp, on x86_64 or aarch64"
+            f"generated code runs only in a sandbox, and this machine has none ({reason}): use a Linux kernel of 5.13 "
+            "or later with Landlock and seccomp, on x86_64 or aarch64"
         )
 
 
@@ -107,7 +110,8 @@ def _read(child: subprocess.Popen[bytes], deadline_s: float, output: int) -> tup
     assert child.stdout is not None
     fd = child.stdout.fileno()
     os.set_blocking(fd, False)
-    ends, parts, size = time.monotonic() + deadline_s, [], 0
+    ends, size = time.monotonic() + deadline_s, 0
+    parts: list[bytes] = []
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         while True:
