@@ -23,6 +23,7 @@ from pibroch.runtime.launcher import (
     check_start,
     encode_arguments,
     load_reply,
+    process_birth,
     process_state,
 )
 from pibroch.runtime.messages import Frame, Frames, room
@@ -49,7 +50,8 @@ class Actor:
         import ray
 
         host: Any = ray.util.get_node_ip_address  # untyped in Ray
-        return Place(os.getpid(), ray.get_runtime_context().get_node_id(), host())
+        pid = os.getpid()
+        return Place(pid, process_birth(pid), ray.get_runtime_context().get_node_id(), host())
 
     def build(self) -> list[Any]:
         return _packed(self._server.build())
@@ -63,6 +65,7 @@ class Place:
     """Where an actor runs."""
 
     pid: int
+    born: str  # when the process started, as `process_birth` tells
     node: str  # Ray's id of the node
     host: str  # the node's address
 
@@ -253,19 +256,19 @@ class RayLauncher:
     def _here(self) -> str:
         return str(self._ray.get_runtime_context().get_node_id())
 
-    def _local_pids(self, ranks: Sequence[int]) -> list[int]:
-        """Process ids of those ranks that run on this node and are still Ray's."""
+    def _local(self, ranks: Sequence[int]) -> list[Place]:
+        """Those ranks' processes that run on this node."""
         here = self._here()
         known = [self._places[rank] for rank in ranks if rank < len(self._places)]
-        return [place.pid for place in known if place.node == here and _is_ray_process(place.pid)]
+        return [place for place in known if place.node == here and _runs(place)]
 
     def _ask_where(self, ranks: set[int]) -> None:
         """Let the late ranks write the stacks of their threads to their logs, for the error's detail."""
-        pids = self._local_pids(sorted(ranks)) if ranks else []
-        for pid in pids:
+        places = self._local(sorted(ranks)) if ranks else []
+        for place in places:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
-        if pids:
+                os.kill(place.pid, signal.SIGUSR1)
+        if places:
             time.sleep(0.2)  # the handler writes at once, if at all
 
     def _output(self, rank: int) -> str:
@@ -284,16 +287,16 @@ class RayLauncher:
         if self._ray is None:
             return
         with contextlib.suppress(Exception):
-            pids = self._local_pids(range(len(self._places)))
+            places = self._local(range(len(self._places)))
             for actor in self._actors:
                 self._ray.kill(actor)
             if self._group is not None:
                 self._ray.util.remove_placement_group(self._group)
-            if not _gone(pids, LEAVE):  # a stopped process does not hear Ray
-                for pid in filter(_is_ray_process, pids):
+            if not _gone(places, LEAVE):  # a stopped process does not hear Ray
+                for place in filter(_runs, places):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                _gone(pids, LEAVE)
+                        os.kill(place.pid, signal.SIGKILL)
+                _gone(places, LEAVE)
         self._actors.clear()
         self._ray = None
         SESSION.leave()
@@ -328,17 +331,14 @@ def _states(pids: list[int]) -> list[str]:
     return [process_state(pid) for pid in pids]
 
 
-def _is_ray_process(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().startswith(b"ray::")
-    except OSError:
-        return False
+def _runs(place: Place) -> bool:
+    """Whether this process of ours on this machine has not ended (Ray reaps it some time later)."""
+    return process_state(place.pid) not in ("", "Z", "X") and process_birth(place.pid) == place.born
 
 
-def _gone(pids: Sequence[int], seconds: float) -> bool:
+def _gone(places: Sequence[Place], seconds: float) -> bool:
     until = time.monotonic() + seconds
-    while any(_is_ray_process(pid) for pid in pids):
+    while any(map(_runs, places)):
         if time.monotonic() > until:
             return False
         time.sleep(0.01)

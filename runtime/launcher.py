@@ -208,8 +208,17 @@ def stopped_processes(pids: dict[int, int]) -> list[int]:
 
 def process_state(pid: int) -> str:
     """The letter of proc(5) for the state of process `pid`, or "" if it is gone or the system does not tell."""
+    return _process_stat(pid, 0)
+
+
+def process_birth(pid: int) -> str:
+    """When process `pid` started, in ticks since the boot: with its id it names one process for ever. "" as above."""
+    return _process_stat(pid, 19)
+
+
+def _process_stat(pid: int, field: int) -> str:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
+            return file.read().rpartition(")")[2].split()[field]
     except (OSError, IndexError):
         return ""

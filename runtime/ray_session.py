@@ -30,6 +30,7 @@ class Session:
         self._users = 0
         self._ours = False
         self._folder = ""
+        self._registered = False
 
     def enter(self, address: str | None) -> Any:
         """The module `ray`, connected. Raises MissingError, InputError or WorkerError, in bounded time."""
@@ -37,6 +38,7 @@ class Session:
         if not ray.is_initialized():
             self._users, self._ours = 0, True
             try:
+                self._print(False)
                 self._join(ray, address) if address else self._begin(ray)
             except BaseException:
                 self._end(ray)
@@ -63,7 +65,16 @@ class Session:
         except Exception:  # a private name of Ray's: logs are a help, not a need
             return ""
 
+    def _print(self, enabled: bool) -> None:
+        """Whether Ray's driver prints what its raylet says of dead workers: it would go to stdout, among results."""
+        with contextlib.suppress(ImportError):
+            private: Any = importlib.import_module("ray._private.worker")
+            private._worker_logs_enabled = enabled
+
     def _begin(self, ray: Any) -> None:
+        if not self._registered:
+            self._registered = True
+            atexit.register(self.at_exit)  # later than Ray's own handler, which therefore runs after this one
         self._folder = tempfile.mkdtemp(prefix="pibroch-ray-", dir=_short_folder())
         free = shutil.disk_usage(self._folder).free
         if free < FREE_DISK:
@@ -106,6 +117,7 @@ class Session:
         self._ours = False
         with contextlib.suppress(Exception):
             ray.shutdown()
+        self._print(True)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
@@ -123,14 +135,11 @@ def import_ray() -> Any:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    known = "ray" in sys.modules
     try:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
         raise MissingError("ray is not installed: pip install ray, or use --launcher local") from error
-    if not known:
-        atexit.register(SESSION.at_exit)  # after Ray's own handler, so before it at exit
     return ray
 
 
