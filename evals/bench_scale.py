@@ -71,8 +71,10 @@ def run(
 
 
 def scale_table(cases: Sequence[Case], *, progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
-    """One row per case: processor seconds of each step, tasks, and peak memory in bytes. Raises `PibrochError` where a case dies,
-    for want of memory or after ten minutes."""
+    """One row per case: processor seconds of each step, tasks, and peak memory in bytes.
+
+    Raises `PibrochError` where a case dies, for want of memory or after ten minutes.
+    """
     rows = []
     for case in cases:
         rows.append(_in_own_process(case))
@@ -150,6 +152,6 @@ def _line(row: dict[str, Any]) -> str:
     return (
         f"{'ok  ' if row['ok'] else 'FAIL'} {row['family']:6} {row['stages']} stages x {row['microbatches']} mb x "
         f"{row['replicas']}: {row['tasks']} tasks, lower {row['lower_s']:.2f} s, verify {row['verify_s']:.2f} s, "
-        f"simulate {row['simulate_s']:.2f} s, total {row['total_s']:.2f} s ({row['wall_s']:.2f} s on the wall), peak {row['peak_bytes'] / 1e9:.2f} GB"
-        f"{' (' + ', '.join(limits) + ')' if limits else ''}"
+        f"simulate {row['simulate_s']:.2f} s, total {row['total_s']:.2f} s ({row['wall_s']:.2f} s on the wall), "
+        f"peak {row['peak_bytes'] / 1e9:.2f} GB{' (' + ', '.join(limits) + ')' if limits else ''}"
     )
