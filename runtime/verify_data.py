@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pibroch.runtime.action import COMPUTE
-from pibroch.runtime.model import ModelSpec
+from pibroch.runtime.model import ModelSpec, TensorSpec
 from pibroch.runtime.verify_index import Index
 from pibroch.runtime.verify_order import Order
 
@@ -163,13 +163,16 @@ class _Data:
         makers = self.index.done["F"] if payload == "F" else self.backward
         source, target = self.index.cell(edge.source, 0, replica), self.index.cell(edge.target, 0, replica)
         what = "" if payload == "F" else "the gradient of "
+        shapes = self._shapes(values)
         for mb in range(self.plan.microbatches):
             maker, user = makers[source + mb], makers[target + mb]
             if local:
                 if not before(maker, user):
                     self._tell(user, maker, f"needs {what}{', '.join(values)} of {tasks[maker]} before it")
-                elif not self._linked(maker, user):
+                elif (b := self._linked(maker, user)) < 0:
                     self._tell(user, maker, f"reads no buffer with {what}{', '.join(values)} of {tasks[maker]}")
+                else:
+                    shapes = self._shaped(user, b, values, shapes)
                 continue
             found: list[str] = []
             for r in self.received.get((payload, edge.source, edge.target, mb, replica), ()):
@@ -178,12 +181,14 @@ class _Data:
                 s = self.index.pair[r]
                 if not before(r, user):
                     self._tell(user, r, f"needs {what}{', '.join(values)}, but does not come after {tasks[r]}")
-                elif not self._linked(r, user):
+                elif (b := self._linked(r, user)) < 0:
                     self._tell(user, r, f"does not read what {tasks[r]} received")
+                elif tasks[r].values == values:
+                    shapes = self._shaped(user, b, values, shapes)
                 if s >= 0 and tasks[s].device == tasks[maker].device:
                     if not before(maker, s):
                         self._tell(s, maker, f"sends what {tasks[maker]} makes, but does not come after it")
-                    elif not self._linked(maker, s):
+                    elif self._linked(maker, s) < 0:
                         self._tell(s, maker, f"reads no buffer that {tasks[maker]} wrote")
             if sorted(found) != sorted(values):
                 got = f"receives {', '.join(found)}" if found else "nothing of it is received"
@@ -214,10 +219,27 @@ class _Data:
                 return f"buffer {b}"
         return ""
 
-    def _linked(self, maker: int, user: int) -> bool:
-        """Whether the user reads a buffer with values that the maker wrote."""
-        writes, reads = self.tasks[maker].writes, self.tasks[user].reads
-        return any(b in writes and self.plan.buffers[b].kind in ("activation", "received") for b in reads)
+    def _linked(self, maker: int, user: int) -> int:
+        """A buffer with values that the maker wrote and the user reads, or -1."""
+        writes, buffers = self.tasks[maker].writes, self.plan.buffers
+        for b in self.tasks[user].reads:
+            if b in writes and buffers[b].kind in ("activation", "received"):
+                return b
+        return -1
+
+    def _shapes(self, values: tuple[str, ...]) -> tuple[TensorSpec, ...] | None:
+        if self.model is None or not all(v in self.model.values for v in values):
+            return None
+        return tuple(self.model.values[v] for v in values)
+
+    def _shaped(
+        self, user: int, b: int, values: tuple[str, ...], expected: tuple[TensorSpec, ...] | None
+    ) -> tuple[TensorSpec, ...]:
+        """What the buffers of an edge hold: as the model says, or as the first of them does. May hold sizes only."""
+        held = self.plan.buffers[b].tensors
+        if expected is not None and held and held != expected:
+            self._tell(user, -1, f"buffer {b} for {', '.join(values)} holds {held}, not {expected}")
+        return held if expected is None else expected
 
     def _tell(self, user: int, other: int, text: str) -> None:
         self.report.add("V2", text, *([user, other] if other >= 0 else [user]))

@@ -130,6 +130,8 @@ def check_launches(index: Index, compute_before: Sequence[int]) -> None:
                 by_device.setdefault(plan.tasks[i].device, []).append(i)
     seen: dict[tuple[int, int], tuple[int, int]] = {}
     for launched in by_device.values():
+        if len({(plan.tasks[i].group, plan.tasks[i].stream) for i in launched}) == 1:
+            continue
         for n, a in enumerate(launched):
             for b in launched[n + 1 :]:
                 x, y = plan.tasks[a], plan.tasks[b]

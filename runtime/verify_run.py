@@ -34,6 +34,7 @@ class Run:
         self.receives = [[i for i in ids if self.tasks[i].op == "RECV"] for _, _, ids in index.stream_lists]
         self.under_way: list[list[int]] = [[] for _ in range(count)]
         self.sleeping: dict[int, list[int]] = {}
+        self.head_sleeps, self.post_sleeps = [-1] * count, [-1] * count  # on which task's end, once per stream
         self.meetings = _meetings(index)
         self.arrived: dict[int, int] = {}
 
@@ -53,7 +54,9 @@ class Run:
         while at < len(receives):
             i = receives[at]
             if (w := self._unmet(i)) >= 0:
-                self.sleeping.setdefault(w, []).append(stream)
+                if self.post_sleeps[stream] != w:
+                    self.post_sleeps[stream] = w
+                    self.sleeping.setdefault(w, []).append(stream)
                 break
             self.started[i] = 1
             at += 1
@@ -83,7 +86,9 @@ class Run:
                     blocked = w
                     break
             if blocked >= 0:
-                sleeping.setdefault(blocked, []).append(stream)
+                if self.head_sleeps[stream] != blocked:
+                    self.head_sleeps[stream] = blocked
+                    sleeping.setdefault(blocked, []).append(stream)
                 break
             if op == "SEND":
                 if not self._send(stream, i):
