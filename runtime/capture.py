@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pibroch.runtime.annotate import counting
-from pibroch.runtime.captured import Captured, ancestors, flatten_batch
+from pibroch.runtime.captured import Captured, NodeInfo, ancestors, flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.model import ParamSpec
 from pibroch.runtime.observe import Observer
@@ -222,7 +222,7 @@ def _refuse_side_effects(
 
 def _make_constant(module: fx.GraphModule, node: fx.Node, value: Tensor, observer: Observer) -> None:
     """A tensor from outside of model and batch (a closure, a plain attribute) becomes part of the graph."""
-    setattr(module, node.name, value.detach())
+    module.register_buffer(node.name, value.detach())
     with module.graph.inserting_before(node):
         constant = module.graph.get_attr(node.name)
     observer.facts[constant] = observer.facts.pop(node)
@@ -230,13 +230,15 @@ def _make_constant(module: fx.GraphModule, node: fx.Node, value: Tensor, observe
     module.graph.erase_node(node)
 
 
-def _check_count(count: fx.Node, info: Mapping[str, Any], bindings: Mapping[str, tuple[str, str]], *, name: str) -> None:
-    for node in ancestors(count):
-        kind, what = bindings.get(node.name, ("", ""))
-        if kind in ("param", "buffer"):
-            raise InputError(f"{name}: the count of the loss depends on the {kind} {what}: it must follow from the batch")
-        if not info[node.name].derived:
-            raise InputError(f"{name}: the count of the loss is random or changed in place at {node.name}")
+def _check_count(
+    count: fx.Node, info: Mapping[str, NodeInfo], bindings: Mapping[str, tuple[str, str]], *, name: str
+) -> None:
+    nodes = ancestors(count)
+    for kind, what in (bindings[node.name] for node in nodes if node.op == "placeholder"):
+        if kind != "batch":
+            raise InputError(f"{name}: the loss's count depends on the {kind} {what}: it must follow from the batch")
+    if odd := [node.name for node in nodes if not info[node.name].derived]:
+        raise InputError(f"{name}: the loss's count is random or changed in place: {min(odd)}")
 
 
 def _clean(graph: fx.Graph) -> fx.Graph:

@@ -2,9 +2,9 @@
 
 Terms
     layer       a region of the model; the nodes of layer i come before those of layer i + 1
-    binding     a placeholder's (kind, name): "param" or "buffer" with its name in the model, "batch" with its leaf's name
-    derived     a node that depends on batch leaves, constants and unchanging buffers alone, is not random and touches no
-                memory that anything changes in place: cheaper and simpler to repeat where it is needed than to send
+    binding     a placeholder's (kind, name): "param" or "buffer" with its name in the model, "batch" with its leaf's
+    derived     a node that depends on batch leaves, constants and unchanging buffers alone and is not random, in memory
+                that no other kind of node changes in place: simpler to repeat where it is needed than to send
     state       the autocast and no_grad scopes that a node runs in; the graph has no nodes for them
 
 Reading one needs torch.fx but no tracer, so workers start quickly.
@@ -28,8 +28,8 @@ from pibroch.runtime.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """`layer` is -1 for placeholders and constants; `random` is the index among random nodes, or -1; `storages` number the
-    memory that the node's tensors lie in, `mutates` the memory that it changes; `ndim` is -1 where it is not a tensor."""
+    """`layer` is -1 for placeholders and constants; `random` is the index among random nodes, or -1; `storages` number
+    the memory that the node's tensors lie in, `mutates` what it changes; `ndim` is -1 where it is not a tensor."""
 
     layer: int = -1
     derived: bool = False
@@ -59,7 +59,33 @@ class Captured:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def node(self, name: str) -> fx.Node:
-        return next(node for node in self.graph.nodes if node.name == name)
+        """The node of that name."""
+        found: fx.Node = next(node for node in self.graph.nodes if node.name == name)
+        return found
+
+    def cone(self, *roots: fx.Node, layers: range = range(0)) -> set[fx.Node]:
+        """What `roots` need: derived nodes and those of `layers`, what changes their memory in place, and their inputs.
+
+        A statement that changes a value in place (`x[0] = 1`) is nobody's argument, but counts as needed.
+        """
+
+        def repeatable(node: fx.Node) -> bool:
+            return self.info[node.name].derived or self.info[node.name].layer in layers
+
+        changes = [node for node in self.graph.nodes if self.info[node.name].mutates and repeatable(node)]
+        cone: set[fx.Node] = set()
+        memory: set[int] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in cone:
+                cone.add(node)
+                memory.update(self.info[node.name].storages)
+                if repeatable(node):
+                    stack.extend(node.all_input_nodes)
+            if not stack:
+                stack = [n for n in changes if n not in cone and memory & {*self.info[n.name].mutates}]
+        return cone
 
     def count_of(self, batch: Any) -> Tensor | None:
         """The count of a (sum, count) loss for one batch of the captured shapes; None for a mean loss."""
@@ -68,14 +94,14 @@ class Captured:
         if not isinstance(self.count, str):
             return torch.tensor(self.count)
         leaves = flatten_batch(batch)
-        wanted = ancestors(self.node(self.count))
+        wanted = self.cone(self.node(self.count))
         values: dict[fx.Node, Any] = {}
         with torch.no_grad():
             for node in self.graph.nodes:
                 if node not in wanted:
                     continue
                 if node.op == "placeholder":
-                    values[node] = leaves[self.bindings[node.name][1]]
+                    values[node] = leaves[self.bindings[node.name][1]].clone()  # it may be changed in place
                 elif node.op == "get_attr":
                     values[node] = self.attributes[str(node.target)]
                 else:
@@ -176,7 +202,8 @@ def _decode(rows: list[tuple[Any, ...]]) -> fx.Graph:
         return nodes[value.name] if isinstance(value, _Ref) else _decode_target(value)
 
     for op, name, target, args, kwargs in rows:
-        node = graph.create_node(op, _decode_target(target), map_aggregate(args, live), map_aggregate(kwargs, live), name)
+        args, kwargs = map_aggregate(args, live), map_aggregate(kwargs, live)
+        node = graph.create_node(op, _decode_target(target), args, kwargs, name)
         assert node.name == name, f"{node.name} != {name}"
         nodes[name] = node
     return graph
@@ -186,7 +213,7 @@ def _encode_target(target: Any) -> Any:
     if isinstance(target, str):
         return target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return _Named(f"torch.ops.higher_order.{target.name()}")
+        return _Named(f"torch.ops.higher_order.{target.__name__}")
     try:
         pickle.dumps(target)
     except Exception:  # pickle raises whatever the object's own hooks raise

@@ -5,8 +5,8 @@
     last chunk      values (and batch leaves)           -> "loss"
 
 A chunk takes exactly the parameters, buffers and batch leaves that its own nodes need. Derived nodes of earlier layers
-are repeated in it. It runs each node under the autocast and no_grad scopes that the unsplit model ran it in, random nodes
-under their own seeds, and works on copies of inputs that it changes in place.
+are repeated in it. It runs each node under the autocast and no_grad scopes that the unsplit model ran it in, random
+nodes under their own seeds, and works on copies of inputs that it changes in place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils.checkpoint import checkpoint
 
 from pibroch.runtime.captured import Captured, NodeInfo
 from pibroch.runtime.plan import ChunkSpec
@@ -32,7 +33,7 @@ SEED, QUEUE = "pibroch_seed", "pibroch_queue"
 class ChunkModule:
     """`params`, `buffers`, `batch_leaves`, `inputs` and `outputs` name what a call takes and returns.
 
-    `mutated` names the buffers that a call changes: a call that only repeats a forward (recompute) passes copies of them.
+    `mutated` names the buffers that a call changes: one that only repeats a forward (recompute) passes copies of them.
     `split` names the parameters whose gradients go to the queue.
     """
 
@@ -100,24 +101,11 @@ class _Builder:
         buffers = {s for name, (kind, _) in self.captured.bindings.items() if kind == "buffer"
                    for s in self.info[name].storages}  # fmt: skip
         effects = [n for n in self.captured.graph.nodes if self._inside(n) and buffers & {*self.info[n.name].mutates}]
-        needed: set[fx.Node] = set()
-        stack = [*self.roots, *effects]
-        while True:
-            while stack:
-                node = stack.pop()
-                if node in needed:
-                    continue
-                needed.add(node)
-                if self._inside(node) or self.info[node.name].derived:
-                    stack.extend(node.all_input_nodes)
-                elif node.op not in ("placeholder", "get_attr"):
-                    assert node.name in self.inputs, f"{node.name} is not an input of chunk {self.chunk.key}"
-            # A statement that changes a needed value in place is nobody's argument.
-            memory = {s for node in needed for s in self.info[node.name].storages}
-            stack = [n for n in self.captured.graph.nodes
-                     if n not in needed and self._inside(n) and memory & {*self.info[n.name].mutates}]  # fmt: skip
-            if not stack:
-                return needed
+        needed = self.captured.cone(*self.roots, *effects, layers=range(self.chunk.start, self.chunk.stop))
+        for node in needed:
+            here = self._inside(node) or self.info[node.name].derived or node.op in ("placeholder", "get_attr")
+            assert here or node.name in self.inputs, f"{node.name} is not an input of chunk {self.chunk.key}"
+        return needed
 
     def _splittable(self) -> set[fx.Node]:
         """Linear nodes whose weight and bias are parameters that the chunk uses in no other way."""
@@ -143,7 +131,7 @@ class _Builder:
         return isinstance(node, fx.Node) and self.captured.bindings.get(node.name, ("",))[0] == "param"
 
     def build(self) -> ChunkModule:
-        mutated = {s for n in self.nodes if self._inside(n) for s in self.info[n.name].mutates}
+        mutated = {s for n in self.nodes if n.name not in self.inputs for s in self.info[n.name].mutates}
         names = {kind: self._placeholders(kind) for kind in ("param", "buffer", "batch")}
         for name in self.inputs:
             self.copies[self.by_name[name]] = self.graph.placeholder(name)
@@ -193,16 +181,19 @@ class _Builder:
             tensors = [None if a is None else self.copies[a] for a in (x, weight, bias)]
             return self.graph.call_function(split_linear, (*tensors, self.queue, *names))
         index = self.info[node.name].random
+        function = method(node.target) if isinstance(node.target, str) else node.target
+        if getattr(function, "__name__", "") == "tag_activation_checkpoint":
+            function, kwargs = checkpointed, {"preserve_rng_state": index >= 0}
         if index >= 0:
-            function = method(node.target) if isinstance(node.target, str) else node.target
             return self.graph.call_function(seeded(function, index), (self.seed, *args), kwargs)
+        if function is checkpointed:
+            return self.graph.call_function(function, args, kwargs)
         return self.graph.create_node(node.op, node.target, args, kwargs, node.name)
 
 
 def _linear_arguments(node: fx.Node) -> tuple[Any, Any, Any]:
-    values = [*node.args, *[None] * (3 - len(node.args))]
-    x, weight, bias = (node.kwargs.get(key, value) for key, value in zip(("input", "weight", "bias"), values, strict=True))
-    return x, weight, bias
+    values = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
+    return values["input"], values["weight"], values.get("bias")
 
 
 def _weights(node: fx.Node) -> list[fx.Node]:
@@ -240,10 +231,13 @@ class _Scope:
             self.grad = None
 
 
+def checkpointed(body: fx.GraphModule, *args: Any, preserve_rng_state: bool) -> Any:
+    """An activation checkpoint as eager PyTorch runs it; the traced operator forgets the random state."""
+    return checkpoint(body.forward, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+
+
 def no_grad_enter() -> bool:
     """Turn gradients off; the result is whether they were on, which may be off too (evaluation, recompute)."""
     before = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     return before
-
-

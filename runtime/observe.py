@@ -22,9 +22,9 @@ from torch.utils.flop_counter import flop_registry
 
 @dataclass(slots=True)
 class Fact:
-    """What one node's run showed. `shape`, `dtype` and `grad` describe a tensor (`is_tensor`); `length` is the number of
-    items of a tuple or list of values, else -1. `storages` and `mutates` hold storage numbers. `same_as` is the input that
-    the node returned itself. `saved` maps a storage number to bytes that autograd keeps because of this node."""
+    """What one node's run showed. `shape`, `dtype` and `grad` describe a tensor (`is_tensor`); `length` is the number
+    of items of a tuple or list of values, else -1. `storages` and `mutates` hold storage numbers. `same_as` is the
+    input that the node returned itself. `saved` maps a storage to the bytes that autograd keeps because of it."""
 
     is_tensor: bool = False
     shape: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Observer(fx.Interpreter):
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self._current = Fact()
         self._flops = _Flops()
-        cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
         self._generators = [torch.default_generator, *(torch.cuda.default_generators[i] for i in cuda)]
 
     def observe(self, *inputs: Any) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ class Observer(fx.Interpreter):
         if n.op == "output":
             return super().run_node(n)
         fact = self._current = Fact()
-        inputs = _tensors((self.env[a] for a in n.all_input_nodes))
+        inputs = _tensors(self.env[a] for a in n.all_input_nodes)
         versions = [_version(t) for t in inputs]
         touched = {self._storage(t) for t in inputs}
         watched = [(b, b.detach().clone()) for b, _ in self._buffers if self._storage(b) in touched]
@@ -90,12 +90,11 @@ class Observer(fx.Interpreter):
         self._flops.total = 0.0
         result = super().run_node(n)
         fact.flops = self._flops.total
-        fact.random = any(
-            not torch.equal(g.get_state(), s) for g, s in zip(self._generators, states, strict=bool(states))
-        )
+        fact.random = any(not torch.equal(g.get_state(), s) for g, s in zip(self._generators, states, strict=False))
         fact.mutates = {self._storage(t) for t, v in zip(inputs, versions, strict=True) if _version(t) != v}
         fact.mutates |= {self._storage(b) for b, before in watched if not _same(b, before)}
-        fact.same_as = next((a for a in n.all_input_nodes if isinstance(result, Tensor) and self.env[a] is result), None)
+        if isinstance(result, Tensor):
+            fact.same_as = next((a for a in n.all_input_nodes if self.env[a] is result), None)
         self._describe(fact, result)
         self.facts[n] = fact
         return result
@@ -146,11 +145,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.detach().reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
-class _Flops(TorchDispatchMode):
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the floating-point operations of what runs inside; an elementwise operator counts one per result."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,7 +169,7 @@ def _cost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any)
             pass  # a formula for other arguments than these: count results instead
     if "scaled_dot_product" in str(func):
         query, key, value = (tuple(t.shape) for t in args[:3])
-        return 2.0 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+        return 2.0 * float(prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
     return float(sum(t.numel() for t in _tensors([result])))
 
 

@@ -5,8 +5,8 @@ without scope nodes (autocast, no_grad: kept as each node's state), and a `Model
 
 Rules
     A node without tags belongs to the region before it; leading ones to the first, trailing ones to the last. A layer
-    starts wherever the tags change. An item of a tuple belongs to the tuple's layer. A layer of derived nodes alone joins
-    the next one. What crosses is a tensor: a tuple is taken apart where it is made.
+    starts wherever the tags change. An item of a tuple belongs to the tuple's layer. A layer of derived nodes alone
+    joins the next one. What crosses is a tensor: a tuple is taken apart where it is made.
     A change in place of a value of another layer must be the last use of the old value; it works on a copy there.
 """
 
@@ -27,7 +27,7 @@ from pibroch.runtime.observe import Fact, is_getitem
 
 HINT = (
     'mark its regions in execution order with `with annotate("LAYER"):` around each block '
-    "(from pibroch import annotate), or annotate(\"PP\") around each stage"
+    '(from pibroch import annotate), or annotate("PP") around each stage'
 )
 _ENTER, _EXIT = "_enter_autocast", "_exit_autocast"
 
@@ -76,8 +76,8 @@ def divide(
     _drop_dead(work)
     _assign(work, tags)
     _open_tuples(work, states)
-    _settle_mutation(work)
     _find_derived(work)
+    _settle_mutation(work)
     _merge_empty(work)
     return Regions(_info(work, states), _spec(work, params))
 
@@ -154,7 +154,7 @@ def _open_tuples(work: _Work, states: dict[fx.Node, Any]) -> None:
     """Where a later layer uses a whole tuple, give it the tuple's items instead."""
     for node in work.body():
         length = work.facts[node].length
-        users = [u for u in node.users if u.op != "output" and work.layer[u] != work.layer[node]]
+        users = [u for u in node.users if work.layer[u] != work.layer[node]]
         if length < 0 or not users:
             continue
         items: list[fx.Node] = []
@@ -165,6 +165,7 @@ def _open_tuples(work: _Work, states: dict[fx.Node, Any]) -> None:
             work.facts[item] = _item_fact(work, node, index)
             work.layer[item], states[item] = work.layer[node], states[node]
         for user in users:
+
             def swap(argument: fx.Node, source: fx.Node = node, parts: tuple[fx.Node, ...] = tuple(items)) -> Any:
                 return parts if argument is source else argument
 
@@ -186,7 +187,7 @@ def _settle_mutation(work: _Work) -> None:
     order = {node: i for i, node in enumerate(work.graph.nodes)}
     for change in work.body():
         fact = work.facts[change]
-        if not fact.mutates:
+        if not fact.mutates or change in work.derived:
             continue
         here = work.layer[change]
         aliases = [n for n in order if order[n] < order[change] and fact.mutates & set(work.facts[n].storages)]
@@ -194,16 +195,21 @@ def _settle_mutation(work: _Work) -> None:
         for alias in foreign:
             if work.kind(alias) == "param":
                 raise InputError(f"{work.name}: forward changes the parameter {work.bindings[alias.name][1]} in place")
-            if alias is fact.same_as and work.kind(alias) != "buffer":
-                alias.replace_all_uses_with(change, delete_user_cb=lambda u: order[u] > order[change])
-            layers = {work.layer[u] for u in alias.users if u.op != "output" and order[u] > order[change]}
+            if alias.op == "get_attr":
+                raise InputError(f"{work.name}: forward changes the constant {alias.target} in place: make it a buffer")
+            later = [u for u in alias.users if order[u] > order[change]]
+            if work.kind(alias) != "buffer" and fact.same_as is alias:
+                for user in later:
+                    user.replace_input_with(alias, change)
+                later = []
             if work.kind(alias) == "buffer":
-                layers |= {work.layer[u] for u in alias.users if u.op != "output"}
-            if layers - {here}:
+                later = list(alias.users)  # each device has its own copy of a buffer
+            if {work.layer[u] for u in later} - {here}:
                 _refuse(work, change, alias)
-        used = [n for n in foreign if any(u.op != "output" and work.layer[u] == here for u in n.users)]
-        if len(used) > 1:
-            _refuse(work, change, used[1])
+        used = [n for n in foreign if work.kind(n) != "buffer" and any(work.layer[u] == here for u in n.users)]
+        for i, alias in enumerate(used):
+            if any({*work.facts[alias].storages} & {*work.facts[other].storages} for other in used[:i]):
+                _refuse(work, change, alias)  # each would be a copy of its own
 
 
 def _refuse(work: _Work, change: fx.Node, alias: fx.Node) -> None:
@@ -215,16 +221,22 @@ def _refuse(work: _Work, change: fx.Node, alias: fx.Node) -> None:
 
 
 def _find_derived(work: _Work) -> None:
-    changed = {s for n in work.body() for s in work.facts[n].mutates}
-    for node in work.graph.nodes:
-        fact = work.facts.get(node)
-        if fact is None or changed & set(fact.storages):
-            continue
-        if node.op == "placeholder":
-            if work.kind(node) != "param":
+    """The largest set that needs nothing else and that nothing else changes; a buffer's change is never part of it."""
+    lasting = {s for n in work.graph.nodes if n.op == "get_attr" or work.kind(n) == "buffer"
+               for s in work.facts[n].storages}  # fmt: skip
+    changed = {s for n in work.body() for s in work.facts[n].mutates} & lasting
+    while True:
+        work.derived = set()
+        for node in work.graph.nodes:
+            fact = work.facts.get(node)
+            if fact is None or fact.random or work.kind(node) == "param" or changed & {*fact.storages, *fact.mutates}:
+                continue
+            if all(argument in work.derived for argument in node.all_input_nodes):
                 work.derived.add(node)
-        elif not fact.random and not fact.mutates and all(a in work.derived for a in node.all_input_nodes):
-            work.derived.add(node)
+        more = {s for n in work.body() if n not in work.derived for s in work.facts[n].mutates}
+        if more <= changed:
+            return
+        changed |= more
 
 
 def _merge_empty(work: _Work) -> None:
@@ -330,19 +342,13 @@ def _weight_saved_bytes(work: _Work, params: dict[str, ParamSpec]) -> list[int]:
     inputs: list[dict[int, int]] = [{} for _ in work.tags]
     gradients = [0 for _ in work.tags]
     for node in work.body():
-        if not is_linear(node) or work.kind(node.args[1]) != "param":  # type: ignore[arg-type]
+        if node.target is not torch.nn.functional.linear or len(node.args) < 2:
             continue
-        x, weight = node.args[0], node.args[1]
-        assert isinstance(x, fx.Node) and isinstance(weight, fx.Node)
+        x, weight = node.args[:2]
+        if not isinstance(x, fx.Node) or not isinstance(weight, fx.Node) or work.kind(weight) != "param":
+            continue
         if params[work.bindings[weight.name][1]].trainable:
             kept = {s: work.facts[x].nbytes for s in work.facts[x].storages if s not in resident}
             inputs[work.layer[node]].update(kept)
             gradients[work.layer[node]] += work.facts[node].nbytes
     return [sum(storages.values()) + g for storages, g in zip(inputs, gradients, strict=True)]
-
-
-def is_linear(node: fx.Node) -> bool:
-    """True for a call of linear(x, weight[, bias]) with positional or keyword bias and node-valued x and weight."""
-    if node.op != "call_function" or node.target is not torch.nn.functional.linear:
-        return False
-    return len(node.args) >= 2 and all(isinstance(a, fx.Node) for a in node.args[:2])

@@ -1,7 +1,7 @@
 """A linear layer whose backward computes the input's gradient now and the weight's later.
 
-Terms, for y = x W^T + b with x of shape (..., in), W (out, in), b (out), g = dL/dy (..., out), all but the last dimension
-flattened:
+Terms, for y = x W^T + b with x of shape (..., in), W (out, in), b (out), g = dL/dy (..., out), all but the last
+dimension flattened:
 
     BI      dL/dx = g W, when autograd reaches the layer; (x, g) go to a queue
     BW      dL/dW = g^T x and dL/db = sum(g), when the queue runs
@@ -30,7 +30,7 @@ class _Entry:
 
 
 class WeightQueue:
-    """The weight gradients that one backward of one chunk has put off. Use a fresh one for each microbatch and chunk."""
+    """The weight gradients that one backward of one chunk has put off. Use a fresh one per microbatch and chunk."""
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque()
@@ -79,7 +79,7 @@ def split_linear(
     """`linear(x, weight, bias)` that puts the gradients of `weight` and `bias` on `queue`; plain linear without one."""
     if queue is None or not torch.is_grad_enabled():
         return F.linear(x, weight, bias)
-    output: Tensor = _SplitLinear.apply(x, weight, bias, queue, weight_name, bias_name)
+    output: Tensor = _SplitLinear.apply(x, weight, bias, queue, weight_name, bias_name)  # type: ignore[no-untyped-call]
     return output
 
 

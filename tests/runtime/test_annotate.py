@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import TinyGPT, token_batch, token_loss
+from torch import Tensor, nn
+
+from pibroch.runtime.annotate import annotate
+from pibroch.runtime.capture import capture
+
+
+class Nested(nn.Module):
+    """Two PP scopes with two LAYER scopes each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage in range(2):
+            with annotate("PP"):
+                for part in range(2):
+                    with annotate("LAYER"):
+                        x = self.parts[2 * stage + part](x)
+        return x
+
+
+def _square(model: nn.Module, x: Tensor) -> Tensor:
+    total: Tensor = model(x).square().sum()
+    return total
+
+
+def test_nested_scopes_count_globally_and_afresh_in_each_capture() -> None:
+    model = Nested()
+    for _ in range(2):
+        captured = capture(model, _square, torch.ones(2, 3), name="nested")
+        assert [layer.tags for layer in captured.spec.layers] == [
+            {"PP": 0, "LAYER": 0},
+            {"PP": 0, "LAYER": 1},
+            {"PP": 1, "LAYER": 2},
+            {"PP": 1, "LAYER": 3},
+        ]
+        assert captured.spec.fixed_stages
+
+
+def test_eager_and_the_users_own_compile_ignore_scopes() -> None:
+    model, x = Nested(), torch.ones(2, 3)
+    plain = x
+    for part in model.parts:
+        plain = part(plain)
+    assert torch.equal(model(x), plain)
+    capture(model, _square, x, name="nested")
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=keep, fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(compiled(x), plain)
+    assert len(graphs) == 1, "the counters must not make the user's compiled model recompile"
+    assert not any("pibroch" in str(node.meta.get("custom")) for node in graphs[0].graph.nodes)
+
+
+def test_untagged_operations_join_the_region_before_and_leading_ones_the_first() -> None:
+    class Loose(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(2, 2) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            with annotate("LAYER"):
+                x = x.relu()
+            x = self.b(x)
+            with annotate("LAYER"):
+                x = x.relu()
+            return self.c(x)
+
+    layers = capture(Loose(), _square, torch.ones(1, 2), name="loose").spec.layers
+    assert [layer.tags["LAYER"] for layer in layers] == [0, 1]
+    assert [layer.params for layer in layers] == [("a.weight", "a.bias", "b.weight", "b.bias"), ("c.weight", "c.bias")]
+
+
+def test_what_stands_between_inner_scopes_is_a_layer_of_the_outer_tag() -> None:
+    class Between(Nested):
+        def forward(self, x: Tensor) -> Tensor:
+            with annotate("PP"):
+                with annotate("LAYER"):
+                    x = self.parts[0](x)
+                x = self.parts[1](x)
+                with annotate("LAYER"):
+                    return self.parts[2](x)
+
+    layers = capture(Between(), _square, torch.ones(1, 3), name="between").spec.layers
+    assert [layer.tags for layer in layers] == [{"PP": 0, "LAYER": 0}, {"PP": 0}, {"PP": 0, "LAYER": 1}]
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_one_line_in_a_loop_gives_one_index_per_turn(depth: int) -> None:
+    layers = capture(TinyGPT(depth=depth), token_loss, token_batch(), name="gpt").spec.layers
+    assert [layer.tags["LAYER"] for layer in layers] == list(range(depth + 2))
