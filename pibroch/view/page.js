@@ -76,8 +76,8 @@ function span({ run, task, bubble }) {
 }
 
 function rowOf({ run, task, bubble }) {
-  return state.rows.findIndex((r) => r.kind === "tasks" && r.run === run && (bubble ? r.device === bubble.device && r.stream === "compute"
-    : r.device === T.device[task] && r.stream === stream(task) && (r.lane === "in") === (op(task) === "RECV")));
+  const device = bubble ? bubble.device : T.device[task], lane = bubble ? "compute" : laneOf(task);
+  return state.rows.findIndex((r) => r.run === run && r.device === device && r.lane === lane);
 }
 function select(what, { reveal = true, speak = true } = {}) {
   if (what && !state.comm && what.task >= 0 && stream(what.task) !== "compute") { $("comm").checked = state.comm = true; relayout(); }
@@ -199,7 +199,7 @@ function drawOverview(now) {
   const width = strip.clientWidth, height = 34, S = new CanvasSurface(strip, width, height, window.devicePixelRatio || 1);
   strip.style.width = "";
   S.rect(0, 0, width, height, { fill: state.theme.raised });
-  const lines = state.rows.filter((r) => r.kind === "tasks" && r.stream === "compute" && r.run === RUNS[0]), h = Math.max(1, (height - 4) / lines.length);
+  const lines = state.rows.filter((r) => r.lane === "compute" && r.run === RUNS[0]), h = Math.max(1, (height - 4) / lines.length);
   const k = (width / longest) * RUNS[0].scale;
   lines.forEach((row, n) => {
     let drawn = -1;

@@ -76,6 +76,9 @@ def legend(plan: Plan, runs: Sequence[Run]) -> str:
             if (op, payload) in present:
                 text = name + {"": "", "F": " activation", "B": " gradient"}[payload]
                 items.append(_swatch(op, payload, text))
+    held = {(task.device, task.stage) for task in plan.tasks if task.op == "F"}
+    if len(held) > len({device for device, _ in held}):
+        items.append("<li>lighter: a later stage of the same device</li>")
     items.append('<li class="break" aria-hidden="true"></li>')
     causes = {bubble.cause for run in runs for bubble in run.bubbles}
     if "drain" in causes:
@@ -197,7 +200,7 @@ def directives(schedule: Schedule) -> str:
         elif isinstance(d, Recompute):
             text = f"{_where(d.filter)}: drop what forward saved, recompute it in backward"
         else:
-            text, chips = f"{len(d.filters)} groups follow each other", _order(d)
+            text, chips = "", _order(d)
         rows.append(f"<li><code>{escape(d.op)}</code><div>{escape(text)}{chips}</div></li>")
     return "".join(rows)
 
@@ -207,7 +210,8 @@ def _order(order: Order) -> str:
     for group in order.groups():
         chips = "".join(_chip(one) for one in group)
         groups.append(f'<span class="both">{chips}</span>' if len(group) > 1 else chips)
-    return f'<div class="chips">{"".join(groups)}</div>'
+    text, chips = f"{len(groups)} groups follow each other", f'<div class="chips">{"".join(groups)}</div>'
+    return text + chips if len(groups) <= 64 else f"<details><summary>{text}</summary>{chips}</details>"
 
 
 def _chip(one: Mapping[str, Any]) -> str:

@@ -49,8 +49,8 @@ class CanvasSurface {
     this.patterns = new Map();
     this.widths = new Map();
   }
-  pattern(texture, ink) {
-    const key = texture + ink;
+  pattern(texture, ink, strength) {
+    const key = texture + ink + strength;
     if (!this.patterns.has(key)) {
       const tile = document.createElement("canvas");
       tile.width = tile.height = Math.max(1, Math.round(TILE * this.scale));
@@ -59,6 +59,7 @@ class CanvasSurface {
       const [path, how] = TEXTURES[texture];
       context.strokeStyle = context.fillStyle = ink;
       context.lineWidth = 0.9;
+      context.globalAlpha = strength;
       context[how](new Path2D(path));
       const pattern = this.context.createPattern(tile, "repeat");
       pattern.setTransform(new DOMMatrix().scale(TILE / tile.width));
@@ -71,10 +72,8 @@ class CanvasSurface {
     c.globalAlpha = alpha;
     if (fill) { c.fillStyle = fill; c.fillRect(x, y, w, h); }
     if (texture && w > 3) {
-      c.globalAlpha = alpha * strength;
-      c.fillStyle = this.pattern(texture, ink);
+      c.fillStyle = this.pattern(texture, ink, strength);
       c.fillRect(x, y, w, h);
-      c.globalAlpha = alpha;
     }
     if (stroke) {
       c.strokeStyle = stroke; c.lineWidth = weight; c.setLineDash(dash || []);

@@ -2,40 +2,39 @@
 
 const AXIS = 26, COMPUTE = 28, LANE = 14, GAP = 2, DEVICE_GAP = 10, HEADER = 30, END_PAD = 14;
 
-// Rows top to bottom: {kind: "header"|"tasks", y, h, run, device, stream, lane, ids, last, label}.
+// The row of a device that shows a task: its stream, but all transfers of a device share one row per direction.
+const laneOf = (i) => (op(i) === "SEND" ? "send" : op(i) === "RECV" ? "receive" : stream(i));
+const LANES = ["compute", "send", "receive"];
+
+// Rows top to bottom: {kind: "header"|"tasks", y, h, run, device, lane, ids, last, half, label, bubbles}.
 function layout({ group, comm }) {
-  const rows = [], byRow = new Map();
+  const rows = [], lanes = new Map(); // device -> lane -> ids
   for (let i = 0; i < N; i++) {
-    const key = T.device[i] + "|" + T.stream[i] + "|" + (op(i) === "RECV" ? "in" : "out");
-    if (!byRow.has(key)) byRow.set(key, []);
-    byRow.get(key).push(i);
+    if (!lanes.has(T.device[i])) lanes.set(T.device[i], new Map());
+    const mine = lanes.get(T.device[i]), lane = laneOf(i);
+    if (!mine.has(lane)) mine.set(lane, []);
+    mine.get(lane).push(i);
   }
-  const lanes = new Map(); // device -> [[stream, lane, ids]], the compute stream first
-  for (const [key, ids] of byRow) {
-    const [device, index, lane] = key.split("|");
-    const name = DATA.streams[index];
-    if (!lanes.has(+device)) lanes.set(+device, []);
-    lanes.get(+device).push([name, lane, ids]);
-  }
-  for (const list of lanes.values()) {
-    list.sort((a, b) => (b[0] === "compute") - (a[0] === "compute") || (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] < b[1] ? 1 : -1));
-  }
+  const rank = (lane) => (LANES.indexOf(lane) + 1 || 9);
   let y = AXIS;
   const header = (label) => { rows.push({ kind: "header", y, h: HEADER, label }); y += HEADER; };
   const device = (run, d, label) => {
-    for (const [name, lane, ids] of lanes.get(d) || []) {
-      const compute = name === "compute";
+    for (const [lane, ids] of [...lanes.get(d)].sort(([a], [b]) => rank(a) - rank(b) || (a < b ? -1 : 1))) {
+      const compute = lane === "compute";
       if (!compute && !comm) continue;
       const h = compute ? COMPUTE : LANE;
       const mine = Int32Array.from(ids.filter(run.ran)).sort((a, b) => run.from[a] - run.from[b] || a - b);
-      const last = new Float64Array(mine.length); // the latest end so far: what is visible begins where it passes the left edge
-      mine.forEach((id, k) => { last[k] = Math.max(run.end[id], k ? last[k - 1] : 0); });
-      const both = lanes.get(d).some((other) => other[0] === name && other[1] !== lane);
-      rows.push({
-        kind: "tasks", y, h, run, device: d, stream: name, lane, ids: mine, last,
-        label: compute ? label : name + (both ? (lane === "in" ? " in" : " out") : ""),
-        bubbles: compute ? run.bubbles.filter((b) => b.device === d) : [],
+      // The latest end so far: what is visible begins where it passes the left edge. Tasks at one time share the height.
+      const last = new Float64Array(mine.length), half = new Int8Array(mine.length);
+      mine.forEach((id, k) => {
+        last[k] = Math.max(run.end[id], k ? last[k - 1] : 0);
+        if (k && run.from[id] < last[k - 1] - 1e-9 * longest) {
+          half[k - 1] = half[k - 1] || 1;
+          half[k] = 3 - half[k - 1];
+        }
       });
+      const bubbles = compute ? run.bubbles.filter((b) => b.device === d) : [];
+      rows.push({ kind: "tasks", y, h, run, device: d, lane, ids: mine, last, half, label: compute ? label : lane, bubbles });
       y += h + GAP;
     }
     y += DEVICE_GAP - GAP;
@@ -117,7 +116,7 @@ function paintLabels(S, theme, view) {
       S.rect(0, y + 2, S.measure(row.label, 13, 650, false) + 24, row.h - 4, { fill: theme.paper });
       S.text(12, y + row.h / 2 + 1, row.label, { fill: theme.ink, size: 13, bold: 650 });
     } else {
-      const compute = row.stream === "compute";
+      const compute = row.lane === "compute";
       const text = compute && view.gutter < 80 ? row.label.replace("Device ", "D") : row.label;
       S.text(view.gutter - 8, y + row.h / 2, text, { fill: compute ? theme.ink : theme.muted, size: compute ? 12.5 : 10.5, align: "right" });
     }
@@ -125,14 +124,14 @@ function paintLabels(S, theme, view) {
 }
 
 function paintRow(S, theme, view, row, y, x, t0, t1) {
-  const { run, h, stream } = row, k = run.scale, compute = stream === "compute";
+  const { run } = row, k = run.scale, compute = row.lane === "compute";
   for (const bubble of row.bubbles) {
     if (bubble.end * k < t0 || bubble.start * k > t1) continue;
     const left = Math.max(x(bubble.start * k), -50), w = Math.min(x(bubble.end * k), view.width + 50) - left;
     if (w < 0.4) continue;
-    paintBubble(S, theme, bubble.cause, left, y, w, h);
+    paintBubble(S, theme, bubble.cause, left, y, w, row.h);
     const hovered = view.hover && view.hover.bubble === bubble;
-    if (hovered || (view.selected && view.selected.bubble === bubble)) S.rect(left, y, w, h, { stroke: theme.ink, weight: hovered ? 1 : 2 });
+    if (hovered || (view.selected && view.selected.bubble === bubble)) S.rect(left, y, w, row.h, { stroke: theme.ink, weight: hovered ? 1 : 2 });
   }
   const mb = view.follow && view.selected && view.selected.task >= 0 ? T.mb[view.selected.task] : -1;
   const replica = mb >= 0 ? T.replica[view.selected.task] : -1;
@@ -143,8 +142,13 @@ function paintRow(S, theme, view, row, y, x, t0, t1) {
     if (run.from[id] * k > t1) break;
     let left = x(run.from[id] * k), right = x(run.end[id] * k);
     if (right - drawn < 0.35) continue; // nothing of it would show
-    const early = x(run.start[id] * k);
-    if (left - early > 2) S.rect(Math.max(early, 0), y + h / 2 - 0.5, left - Math.max(early, 0), 1, { fill: theme.muted, alpha: 0.5 });
+    const selected = view.selected && view.selected.task === id;
+    const half = row.half[n], h = half ? row.h / 2 - 0.5 : row.h, up = y;
+    y += half === 2 ? row.h / 2 + 0.5 : 0;
+    if (selected) { // ready, or posted, before it could start
+      const early = Math.max(x(run.start[id] * k), 0);
+      if (left - early > 2) S.rect(early, y + h / 2 - 0.5, left - early, 1, { fill: theme.ink });
+    }
     drawn = right;
     left = Math.max(left, -50); right = Math.min(right, view.width + 50);
     const w = Math.max(right - left, 0.7), kind = op(id), gap = w > 4 ? 0.6 : 0;
@@ -153,13 +157,13 @@ function paintRow(S, theme, view, row, y, x, t0, t1) {
     S.rect(left + gap, y, w - gap, h, { ...style, alpha: dim });
     if (kind === "SEND" && w > 3) S.rect(left + gap, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
     if (kind === "RECV" && w > 3) S.rect(right - 2, y, 2, h, { fill: theme.ink, alpha: 0.55 * dim });
-    if (w > 9 && dim === 1) paintName(S, theme, id, Math.max(left, view.gutter), y, Math.min(right, view.width) - Math.max(left, view.gutter), h, compute, view.full);
-    const selected = view.selected && view.selected.task === id;
-    if (selected || (view.hover && view.hover.task === id && view.hover.run === run)) marked.push([left, w, selected, selected && view.selected.run === run]);
+    if (w > 9 && dim === 1 && !half) paintName(S, theme, id, Math.max(left, view.gutter), y, Math.min(right, view.width) - Math.max(left, view.gutter), h, compute, view.full);
+    if (selected || (view.hover && view.hover.task === id && view.hover.run === run)) marked.push([left, y, w, h, selected, selected && view.selected.run === run]);
+    y = up;
   }
-  for (const [left, w, selected, strong] of marked) {
-    S.rect(left - 2, y - 2, w + 4, h + 4, { stroke: theme.paper, weight: 2 });
-    S.rect(left - 1, y - 1, w + 2, h + 2, { stroke: theme.ink, weight: strong ? 2.5 : selected ? 1.5 : 1.2, dash: selected && !strong ? [3, 2] : undefined });
+  for (const [left, top, w, h, selected, strong] of marked) {
+    S.rect(left - 2, top - 2, w + 4, h + 4, { stroke: theme.paper, weight: 2 });
+    S.rect(left - 1, top - 1, w + 2, h + 2, { stroke: theme.ink, weight: strong ? 2.5 : selected ? 1.5 : 1.2, dash: selected && !strong ? [3, 2] : undefined });
   }
 }
 
@@ -188,8 +192,7 @@ function paintName(S, theme, id, x, y, w, h, compute, full) {
 function paintArrows(S, theme, view, x) {
   const { run, task } = view.selected;
   if (task < 0) return;
-  const rowOf = (id) => view.rows.find((r) => r.kind === "tasks" && r.run === run && r.device === T.device[id] &&
-    r.stream === stream(id) && (r.lane === "in") === (op(id) === "RECV"));
+  const rowOf = (id) => view.rows.find((r) => r.run === run && r.device === T.device[id] && r.lane === laneOf(id));
   const point = (id, time) => {
     const row = rowOf(id);
     return row && run.ran(id) ? [x(time * run.scale), row.y - view.top + row.h / 2] : null;

@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +25,15 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
     "--disable-default-apps", "--no-default-browser-check", "--remote-debugging-pipe",
 )  # fmt: skip
+# Puts two descriptors where the browser looks for them, and becomes it. A shell would not do: some of them take only
+# one digit as a descriptor's number.
+WIRE = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3]]
+for number, descriptor in zip((3, 4), high):
+    os.dup2(descriptor, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 KEYS = {"+": ("Equal", 187), "-": ("Minus", 189), "0": ("Digit0", 48), "Tab": ("Tab", 9), "Enter": ("Enter", 13),
         "Home": ("Home", 36), "End": ("End", 35), "ArrowLeft": ("ArrowLeft", 37), "ArrowUp": ("ArrowUp", 38),
         "ArrowRight": ("ArrowRight", 39), "ArrowDown": ("ArrowDown", 40), "Escape": ("Escape", 27)}  # fmt: skip
@@ -49,7 +59,7 @@ class Chromium:
         self._events: list[dict[str, Any]] = []
         to_read, self._out = os.pipe()
         self._in, to_write = os.pipe()
-        command = ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', path, *FLAGS,
+        command = [sys.executable, "-c", WIRE, str(to_read), str(to_write), path, *FLAGS,
                    f"--user-data-dir={self.home.name}", "about:blank"]  # fmt: skip
         self.process = subprocess.Popen(
             command, pass_fds=(to_read, to_write), start_new_session=True,
