@@ -11,5 +11,5 @@ def command(as_json: Json = False) -> None:
     """Say what this machine has, and what each missing part would enable."""
     from pibroch import doctor
 
-    result = doctor.examine()
-    finish(result, doctor.report(result), as_json=as_json)
+    findings = doctor.examine()
+    finish(doctor.as_data(findings), doctor.report(findings), as_json=as_json)
