@@ -27,7 +27,8 @@ class OneCallEngine:
 
     def complete(self, request: Any) -> Any:
         """DSPy's engine protocol. Our own errors are kept, as DSPy wraps them."""
-        assert not (self.reply or self.error), "one call per engine"
+        assert self.reply is None, "one call per engine"
+        assert self.error is None, "one call per engine"
         system = request.system if isinstance(request.system, str) else "".join(p.text for p in request.system or ())
         messages = [Message("system", system)] if system else []
         messages += [Message(m.role, m.text or "") for m in request.messages]

@@ -1,0 +1,258 @@
+"""From a sentence to a proven schedule, in two phases that loop write, judge, feedback.
+
+Without a language model the planner writes both phases. With one, each attempt is one request; a candidate that never
+passes is never returned. Feedback is deterministic, so that a recorded conversation replays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pibroch.agents.candidate_reply import Infeasible, read_reply, shown
+from pibroch.agents.candidates import check_model
+from pibroch.agents.feedback import Feedback, as_text
+from pibroch.agents.intent import Intent, read_intent
+from pibroch.agents.lm.base import LanguageModel, Request, digest, finish
+from pibroch.agents.model_facts import facts
+from pibroch.agents.phases import erase_phase2, judge_concurrency, judge_placement, numbers
+from pibroch.agents.planner import default_costs, plan_schedule
+from pibroch.runtime.costs import Costs
+from pibroch.runtime.directives import Schedule
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.lower import lower
+from pibroch.runtime.model import ModelSpec
+from pibroch.runtime.simulate import simulate
+
+WRITER_SCHEMA = 1
+DEADLINE_S = 300.0
+
+Judge = Callable[[Schedule], Sequence[Feedback]]
+
+
+@dataclass(slots=True)
+class Phase:
+    """How one phase went: feedback per attempt, an empty list for the attempt that passed."""
+
+    phase: int
+    attempts: int = 0
+    feedback: list[list[Feedback]] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the last attempt was accepted."""
+        return bool(self.feedback) and not self.feedback[-1]
+
+
+@dataclass(slots=True)
+class Written:
+    """`schedule` is None unless `verified`. `matches` is False where the sentence asks for what no directive can do;
+    `lm` names the model, or "planner". `stale` counts replayed replies whose prompt has changed since."""
+
+    intent: Intent
+    unused_words: tuple[str, ...]
+    schedule: Schedule | None
+    verified: bool
+    phases: list[Phase]
+    lm: str
+    why: list[str] = field(default_factory=list)
+    matches: bool = True
+    stale: int = 0
+    prompt_hash: str = ""
+
+
+def write_schedule(
+    intent_text: str,
+    model: ModelSpec,
+    *,
+    lm: LanguageModel | None = None,
+    judge: Judge | None = None,
+    attempts: int = 4,
+    memory_limit: int | None = None,
+    devices_available: int | None = None,
+    costs: Costs | None = None,
+    prompts: Mapping[str, str] | None = None,
+    sample: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> Written:
+    """Write a schedule for `model` from a sentence.
+
+    `judge` sees a schedule that passed both phases and may still send feedback. `memory_limit` is bytes per device and
+    joins the sentence's own. `attempts` is per phase and visit. Raises `InputError` for a contradictory sentence or,
+    without a model, where nothing fits; `Paused` and `LMError` from the model.
+    """
+    intent = read_intent(intent_text, known=(model.name,))
+    check_model(intent, model)
+    costs = costs or default_costs(model)
+    limits = [n for n in (intent.memory_limit, memory_limit) if n is not None]
+    limit = min(limits) if limits else None
+    if lm is None:
+        return _planned(intent, model, costs, limit, devices_available, judge)
+    if attempts < 1:
+        raise InputError(f"attempts is at least 1, not {attempts}")
+    loop = _Loop(intent, model, lm, judge, attempts, limit, devices_available, costs, prompts, sample, say)
+    written = loop.run()
+    finish(lm)
+    return written
+
+
+def _planned(
+    intent: Intent, model: ModelSpec, costs: Costs, limit: int | None, devices: int | None, judge: Judge | None
+) -> Written:
+    planned = plan_schedule(intent, model, devices_available=devices, costs=costs, memory_limit=limit)
+    placement = erase_phase2(planned.schedule)
+    _, first = judge_placement(placement, intent, model)
+    _, second = judge_concurrency(planned.schedule, placement, intent, model, costs, limit)
+    if not second and judge is not None:
+        second = list(judge(planned.schedule))
+    verified = not first and not second
+    return Written(
+        intent, intent.unused, planned.schedule if verified else None, verified,
+        [Phase(1, 1, [first]), Phase(2, 1, [second])], "planner", planned.why, planned.matches,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Loop:
+    intent: Intent
+    model: ModelSpec
+    lm: LanguageModel
+    judge: Judge | None
+    attempts: int
+    limit: int | None
+    devices: int | None
+    costs: Costs
+    prompts: Mapping[str, str] | None
+    sample: int
+    say: Callable[[str], None]
+    stale: int = 0
+    prompt_hash: str = ""
+
+    def run(self) -> Written:
+        first, second = Phase(1), Phase(2)
+        schedule: Schedule | None = None
+        told: list[Feedback] = []
+        previous = ""
+        for visit in range(2):
+            placement, previous = self._placement(first, told, previous)
+            if placement is None:
+                break
+            try:
+                schedule = self._concurrency(second, placement, final=visit == 1)
+                break
+            except Infeasible as error:
+                self.say("phase 2 sends the placement back")
+                told = [Feedback("PHASE", "placement_infeasible", str(error))]
+        return Written(
+            self.intent, self.intent.unused, schedule, schedule is not None, [first, second], self.lm.name,
+            [] if schedule is None else [f"written by {self.lm.name}"], not self.intent.unsupported, self.stale,
+            self.prompt_hash,
+        )  # fmt: skip
+
+    def _placement(self, phase: Phase, told: list[Feedback], previous: str) -> tuple[Schedule | None, str]:
+        rows = told
+        for _ in range(self.attempts):
+            previous = self._ask(phase, previous, rows, {})
+            schedule, rows = read_reply(previous, phase=1, placement=None)
+            if schedule is not None:
+                _, rows = judge_placement(schedule, self.intent, self.model)
+                rows += self._device_findings(schedule)
+            self._note(phase, rows)
+            if schedule is not None and not rows:
+                return schedule, previous
+        return None, previous
+
+    def _concurrency(self, phase: Phase, placement: Schedule, *, final: bool) -> Schedule | None:
+        text = json.dumps(placement.to_json()["directives"], indent=1)
+        default = numbers(simulate(lower(placement, self.model), self.costs))
+        given = {"placement": f"```json\n{text}\n```", "numbers": default}
+        rows: list[Feedback] = []
+        previous = ""
+        for _ in range(self.attempts):
+            previous = self._ask(phase, previous, rows, given)
+            try:
+                schedule, rows = read_reply(previous, phase=2, placement=placement)
+            except Infeasible as error:
+                rows = [Feedback("PHASE", "placement_infeasible", str(error))]
+                self._note(phase, rows)
+                if final:
+                    rows = [Feedback("PHASE", "", "the placement was changed once already: find an order for this one")]
+                    continue
+                raise
+            if schedule is not None:
+                simulation, rows = judge_concurrency(
+                    schedule, placement, self.intent, self.model, self.costs, self.limit
+                )
+                if rows and simulation is not None:
+                    rows = [*rows, Feedback("NUMBERS", "your schedule in the simulator", numbers(simulation))]
+                if not rows and self.judge is not None:
+                    rows = list(self.judge(schedule))
+            self._note(phase, rows)
+            if schedule is not None and not rows:
+                return schedule
+        return None
+
+    def _device_findings(self, schedule: Schedule) -> list[Feedback]:
+        if self.devices is None:
+            return []
+        used = {d for row in schedule.directives if row.op == "place" for d in row.devices}
+        if max(used, default=0) < self.devices:
+            return []
+        return [Feedback("INTENT", "", f"{self.devices} devices are available: use 0 to {self.devices - 1} only")]
+
+    def _ask(self, phase: Phase, previous: str, rows: list[Feedback], given: dict[str, str]) -> str:
+        # Imported here: DSPy takes seconds, and without a language model nothing of it is needed.
+        from pibroch.agents.lm.dspy_engine import call
+        from pibroch.agents.writer_module import ScheduleWriter
+
+        phase.attempts += 1
+        request = Request(
+            role="writer", subject=self.model.name, phase=phase.phase, attempt=phase.attempts, messages=(),
+            deadline_s=DEADLINE_S, semantic_key=self._semantic_key(),
+            previous_hash=digest([previous, given.get("placement", "")]),
+            sample=self.sample, schema_version=WRITER_SCHEMA, max_tokens=8192,
+        )  # fmt: skip
+        self.say(f"phase {phase.phase}, attempt {phase.attempts}: asking {self.lm.name}")
+        _, reply, sent = call(
+            ScheduleWriter(phase.phase, self.prompts), self.lm, request, intent=self.intent.text,
+            reading=reading(self.intent, self.limit, self.devices), model=facts(self.model),
+            previous=shown(previous) if rows else "", feedback=as_text(rows), **given,
+        )  # fmt: skip
+        self.stale += reply.stale
+        self.prompt_hash = sent.prompt_hash
+        return reply.text
+
+    def _note(self, phase: Phase, rows: list[Feedback]) -> None:
+        phase.feedback.append(rows)
+        outcome = str(rows[0]).splitlines()[0] if rows else "passed"
+        self.say(f"phase {phase.phase}, attempt {phase.attempts}: {outcome}")
+
+    def _semantic_key(self) -> str:
+        return digest([self.intent.text, facts(self.model), self.limit, self.devices])
+
+
+def reading(intent: Intent, limit: int | None, devices: int | None) -> str:
+    """What the mechanical checks hold a writer to, and which words they could not use."""
+    skipped = {"text", "used", "unused", "unsupported", "bounds", "ratios", "excluded", "memory_limit", "model_layers"}
+    lines = [
+        f"- {name.replace('_', ' ')}: {value}"
+        for name, value in intent.model_dump(exclude_defaults=True).items()
+        if name not in skipped
+    ]
+    lines += [f"- {name.replace('_', ' ')}: {bound}" for name, bound in intent.bounds.items()]
+    lines += [
+        f"- {what}: {up}/{down} times the number of {base.replace('pipeline', 'pipeline devices')}"
+        for what, up, down, base in intent.ratios
+    ]
+    lines += [f"- not {family}" for family in intent.excluded]
+    if limit is not None:
+        lines.append(f"- memory bound: {limit} bytes per device")
+    if devices is not None:
+        lines.append(f"- devices available: {devices}")
+    if not lines:
+        lines.append("- nothing in it is checked; do what it says as far as directives can")
+    if intent.unused:
+        lines.append(f"- words that no check covers: {'; '.join(intent.unused)}. Follow them where directives can")
+    lines += [f"- cannot be followed: {u.phrase} ({u.reason}); do the rest" for u in intent.unsupported]
+    return "\n".join(lines)

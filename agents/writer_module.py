@@ -1,0 +1,56 @@
+"""The schedule writer as DSPy modules: one typed signature per phase, instructions from `agents/prompts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import dspy
+
+PROMPTS = ("schedule_phase1", "schedule_phase2", "directives")
+
+
+def prompt(name: str, prompts: Mapping[str, str] | None = None) -> str:
+    """The text of `agents/prompts/NAME.md`, unless `prompts` brings its own (as evolution does)."""
+    if prompts and name in prompts:
+        return prompts[name]
+    return resources.files("pibroch.agents").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
+
+
+class WritePlacement(dspy.Signature):  # type: ignore[misc]
+    """Phase 1."""
+
+    intent: str = dspy.InputField(desc="The sentence of intent")
+    reading: str = dspy.InputField(desc="How the sentence was read")
+    model: str = dspy.InputField(desc="The model")
+    previous: str = dspy.InputField(desc="Your previous reply")
+    feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class WriteConcurrency(dspy.Signature):  # type: ignore[misc]
+    """Phase 2."""
+
+    intent: str = dspy.InputField(desc="The sentence of intent")
+    reading: str = dspy.InputField(desc="How the sentence was read")
+    model: str = dspy.InputField(desc="The model")
+    placement: str = dspy.InputField(desc="Phase 1's directives (settled)")
+    numbers: str = dspy.InputField(desc="Simulator, with the default order (all forwards, then all backwards)")
+    previous: str = dspy.InputField(desc="Your previous reply")
+    feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class ScheduleWriter(dspy.Module):  # type: ignore[misc]
+    """`phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference."""
+
+    def __init__(self, phase: int, prompts: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        signature = WritePlacement if phase == 1 else WriteConcurrency
+        text = prompt(f"schedule_phase{phase}", prompts) + "\n" + prompt("directives", prompts)
+        self.write = dspy.Predict(signature.with_instructions(text))
+
+    def forward(self, **inputs: Any) -> Any:
+        """One prediction with the field `reply`."""
+        return self.write(**inputs)
