@@ -31,6 +31,7 @@ from pibroch.runtime.process import Failure, Server, Setup, describe_main, drive
 from pibroch.runtime.ray_session import SESSION
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01)  # of a CPU or a GPU
 SHARED = 100_000  # bytes from which an argument of several ranks is stored once
 ASK_NODE = 10.0  # seconds for a look at processes on another node
 LEAVE = 1.0  # seconds that killed processes get to be gone
@@ -303,16 +304,18 @@ class RayLauncher:
 
 
 def share(free: Sequence[float], ranks: int) -> float | None:
-    """The largest of 1.0, 0.9, … 0.1 units per rank with which `ranks` fit on nodes with so much free; None if none."""
-    for tenths in range(10, 0, -1):
-        if sum(math.floor(amount * 10 / tenths + 1e-9) for amount in free) >= ranks:
-            return tenths / 10
+    """The largest of `SHARES` per rank with which `ranks` fit on nodes with so much free; None if none does."""
+    for amount in SHARES:
+        if sum(math.floor(node / amount + 1e-9) for node in free) >= ranks:
+            return amount
     return None
 
 
 def _needed(amount: float | None, ranks: int, resource: str) -> float:
     if amount is None:
-        raise MissingError(f"the Ray cluster has no {resource} to share among {ranks} ranks (at least 0.1 each)")
+        raise MissingError(
+            f"the Ray cluster has no {resource} to share among {ranks} ranks (at least {SHARES[-1]} each)"
+        )
     return amount
 
 

@@ -280,7 +280,9 @@ class TestWithoutASession:
         ([1.0, 1.0], 3, 0.5),  # 2/3 would leave room for one per node only
         ([2.0], 8, 0.2),  # 0.25 rounds down
         ([0.4, 0.05], 4, 0.1),
-        ([0.4, 0.05], 5, None),
+        ([0.4, 0.05], 5, 0.05),
+        ([1.0], 16, 0.05),  # ranks that share a GPU
+        ([1.0], 101, None),
         ([], 1, None),
     ],
 )
