@@ -41,20 +41,20 @@ function showDetails() {
     const idle = one.before.get(task) || [];
     return element("tr", {}, element("th", { scope: "row" }, one.label), ...[one.start[task], one.end[task], one.end[task] - one.start[task]]
       .map((value) => element("td", {}, duration(value, one.unit))),
-    element("td", {}, idle.map((b) => `${duration(b.end - b.start, one.unit)} ${b.cause}`).join(", ") || "none"));
+    element("td", {}, ...(idle.length ? idle.map((b) => element("span", {}, `${duration(b.end - b.start, one.unit)} ${b.cause}`)) : ["none"])));
   });
   const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
   box.replaceChildren(title, element("div", { className: "cols" }, list(facts), element("div", { className: "wide" }, table)));
 }
 
-function drawLegend() {
+function drawLegend(theme) {
   for (const swatch of document.querySelectorAll("canvas[data-kind]")) {
     const S = new CanvasSurface(swatch, 22, 13, window.devicePixelRatio || 1), { kind, payload: load } = swatch.dataset;
-    if (kind in CAUSE_TEXTURE) paintBubble(S, state.theme, kind, 0, 0, 22, 13);
+    if (kind in CAUSE_TEXTURE) paintBubble(S, theme, kind, 0, 0, 22, 13);
     else {
-      S.rect(0, 0, 22, 13, taskStyle(state.theme, kind, load, 0));
-      if (kind === "SEND") S.rect(0, 0, 2, 13, { fill: state.theme.ink, alpha: 0.55 });
-      if (kind === "RECV") S.rect(20, 0, 2, 13, { fill: state.theme.ink, alpha: 0.55 });
+      S.rect(0, 0, 22, 13, taskStyle(theme, kind, load, 0));
+      if (kind === "SEND") S.rect(0, 0, 2, 13, { fill: theme.ink, alpha: 0.55 });
+      if (kind === "RECV") S.rect(20, 0, 2, 13, { fill: theme.ink, alpha: 0.55 });
     }
   }
 }
@@ -141,13 +141,14 @@ window.addEventListener("beforeprint", () => {
   const width = 1000;
   document.documentElement.classList.add("printing");
   const S = new CanvasSurface(canvas, width, Math.min(state.height, 8000), 2);
+  drawLegend(readTheme());
   paint(S, readTheme(), view({ width, height: state.height, top: 0, left: 0, gutter: 96, hover: null, scale: (width - 96 - END_PAD) / (longest || 1) }));
 });
-window.addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); surface = null; refresh(); });
+window.addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); retheme(); });
 
-function retheme() { state.theme = readTheme(); surface = null; drawLegend(); refresh(); }
+function retheme() { state.theme = readTheme(); surface = null; drawLegend(state.theme); refresh(); }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
 new ResizeObserver(() => { if (state.fitted) state.scale = fitScale(); resize(); }).observe(scroller);
 relayout();
-drawLegend();
+drawLegend(state.theme);
 fillTable();
