@@ -163,9 +163,13 @@ class Compute:
         }
         queue = WeightQueue() if grad and task.chunk in self.program.split else None
         mb = task.replica * self.program.microbatches + task.mb
+        module = self.chunks[task.chunk]
+        buffers = self.store.buffers
+        if task.op != "F" and module.mutated:  # a repeated forward must not count twice in running statistics
+            buffers = {**buffers, **{name: buffers[name].clone() for name in module.mutated}}
         with torch.set_grad_enabled(grad):
-            outputs = self.chunks[task.chunk](
-                self.store.params, self.store.buffers, self._batch[task.mb], leaves,
+            outputs = module(
+                self.store.params, buffers, self._batch[task.mb], leaves,
                 seed=(self._step, mb), queue=queue,
             )  # fmt: skip
         edges = {v: get_gradient_edge(t) for v, t in outputs.items() if t.requires_grad} if grad else {}

@@ -33,10 +33,19 @@ class Dag:
     buckets: list[Bucket] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
+    _by_stage: dict[int, list[ChunkSpec]] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
         return 1 + max((d for row in self.placement for d in row), default=-1)
+
+    def chunks_of(self, stage: int) -> list[ChunkSpec]:
+        """The chunks of one stage, in layer order; none where there is no such stage."""
+        if len(self._by_stage) != self.stages:
+            self._by_stage = {}
+            for c in self.chunks:
+                self._by_stage.setdefault(c.stage, []).append(c)
+        return self._by_stage.get(stage, [])
 
     def add(self, task: Task) -> Task:
         task.id = len(self.tasks)

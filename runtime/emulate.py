@@ -14,12 +14,16 @@ from pibroch.runtime.plan import Task
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """Seconds per task id of one device; absent tasks take what they take."""
+    """Seconds per task id of one device, and (latency, link) per send; absent tasks take what they take."""
 
     seconds: dict[int, float] = field(default_factory=dict)
+    transfers: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def compute(self, task: Task) -> float:
         return self.seconds.get(task.id, 0.0)
 
-    transfer = compute
-    collective = compute
+    def collective(self, task: Task) -> float:
+        return self.seconds.get(task.id, 0.0)
+
+    def transfer(self, task: Task) -> tuple[float, float]:
+        return self.transfers.get(task.id, (0.0, 0.0))

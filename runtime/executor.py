@@ -28,7 +28,10 @@ class Pace(Protocol):
     """How long tasks must take at least, for emulation, in seconds."""
 
     def compute(self, task: Task) -> float: ...
-    def transfer(self, task: Task) -> float: ...
+    def transfer(self, task: Task) -> tuple[float, float]:
+        """Latency, and how long the sending device's link is taken."""
+        ...
+
     def collective(self, task: Task) -> float: ...
 
 
@@ -133,12 +136,11 @@ class Executor:
             tensors = self.compute.held(task.reads[0])
             start = time.monotonic()
             if self.pace is not None:
-                with self._link:
-                    start = time.monotonic()
-                    _rest(start, self.pace.transfer(task))
-                    self.comm.send(channel, n * 16, tensors).wait()
-            else:
-                self.comm.send(channel, n * 16, tensors).wait()
+                latency, link = self.pace.transfer(task)
+                with self._link:  # never held while waiting for the peer: that could wait for this device's next send
+                    _rest(time.monotonic(), link)
+                _rest(time.monotonic(), latency)
+            self.comm.send(channel, n * 16, tensors).wait()
             for b in task.frees:
                 self.compute.free(b)
             del tensors

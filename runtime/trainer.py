@@ -317,14 +317,15 @@ class Trainer:
             return None
         costs = self.emulate
         seconds: dict[int, float] = {}
+        transfers: dict[int, tuple[float, float]] = {}
         for task in plan.of(rank):
             if task.op == "SEND":
-                seconds[task.id] = sum(costs.transfer(plan, task))
+                transfers[task.id] = costs.transfer(plan, task)
             elif task.op == "REDUCE":
                 seconds[task.id] = costs.collective(plan, task)
             elif task.op != "RECV":
                 seconds[task.id] = costs.compute(plan, task)
-        return TaskTimes(seconds)
+        return TaskTimes(seconds, transfers)
 
     # Steps
 

@@ -31,6 +31,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 class Worker:
     def __init__(self, rank: int, world: int) -> None:
+        import torch._dynamo  # noqa: F401 - any optimizer imports it at its first use; better now than in a step
+
         self.rank, self.world = rank, world
         torch.set_num_threads(1)
         self._captured: dict[str, Captured] = {}

@@ -11,16 +11,11 @@ Filter = Mapping[str, int | str | None]
 Selected = tuple[str, int, int, int]  # (op, stage, part, mb)
 
 
-def known_tags(dag: Dag) -> set[str]:
-    tags = {tag for layer in dag.model.layers for tag in layer.tags}
-    return tags | {"PP", "PASS", dag.dim_name}
-
-
 def check_tags(dag: Dag, directive: int, filt: Filter) -> None:
     """Raises `InputError` (V9) on a tag that neither the model nor the schedule defines."""
-    known = known_tags(dag)
     for tag in filt:
-        if tag not in known:
+        if tag not in ("PP", "PASS", dag.dim_name) and not any(tag in layer.tags for layer in dag.model.layers):
+            known = {tag for layer in dag.model.layers for tag in layer.tags} | {"PP", "PASS", dag.dim_name}
             raise invalid(directive, f"unknown tag {tag!r}: this model and schedule have {', '.join(sorted(known))}")
 
 
@@ -76,17 +71,20 @@ def select(dag: Dag, directive: int, filt: Filter) -> list[Selected]:
     stage, mb, op = filt.get("PP", "*"), filt.get(dag.dim_name, "*"), filt.get("PASS", "*")
     ops = ("F", "B", "BI", "BW") if op == "*" else (str(op),)
     extra = [tag for tag in filt if tag not in ("PP", "PASS", dag.dim_name)]
-    mbs = range(dag.microbatches) if mb == "*" or mb is None else [int(mb)]
+    candidates = dag.chunks if stage == "*" else [] if stage is None else dag.chunks_of(int(stage))
+    mbs = range(dag.microbatches) if mb == "*" else [] if mb is None else [int(mb)]
     found: list[Selected] = []
     for one in ops:
-        chunks = dag.chunks if one == "F" else reversed(dag.chunks)
+        chunks = candidates if one == "F" else reversed(candidates)
         keys = [
             c.key
             for c in chunks
-            if (stage == "*" or c.stage == stage)
-            and (not extra or all(matches_layer(filt, dag.model.layers[i], c.stage, ignore=("PASS", dag.dim_name))
-                                  for i in range(c.start, c.stop)))
-        ]  # fmt: skip
+            if not extra
+            or all(
+                matches_layer(filt, dag.model.layers[i], c.stage, ignore=("PASS", dag.dim_name))
+                for i in range(c.start, c.stop)
+            )
+        ]
         found += [(one, s, p, i) for i in mbs for s, p in keys if (one, s, p, i) in dag.compute]
     if not found:
         raise invalid(
