@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, str]:
     for table in data:
         if table != "project":
             raise InputError(f"{path}: unknown entry {table!r}; the one table is [project]")
-    settings = data.get("project", {})
+    settings: dict[str, str] = data.get("project", {})
     for key, value in settings.items():
         if key not in SETTINGS:
             raise InputError(f"{path}: [project] has no {key!r}; it has {', '.join(SETTINGS)}")

@@ -108,6 +108,18 @@ class Schedule(BaseModel):
         return {"version": SCHEDULE_VERSION, "directives": rows}
 
 
+def schedule_text(schedule: Schedule) -> str:
+    """The schedule as a file that people read: one directive per line, one line per group of an `order`."""
+    rows = []
+    for row in schedule.to_json()["directives"]:
+        if row["op"] == "order":
+            groups = ",\n      ".join(json.dumps(group) for group in row["filters"])
+            rows.append(f'    {{"op": "order", "filters": [\n      {groups}\n    ]}}')
+        else:
+            rows.append(f"    {json.dumps(row)}")
+    return f'{{\n  "version": {SCHEDULE_VERSION},\n  "directives": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+
+
 def parse_schedule(text: str, *, source: str = "schedule") -> Schedule:
     """Read a schedule from JSON text. Raises `InputError` that names `source` and the directive and field at fault."""
     try:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,16 +39,20 @@ Lm = Annotated[
 Deadline = Annotated[
     float, typer.Option("--deadline", min=0.1, help="Seconds that one call to the workers may take.", show_default=True)
 ]
-LauncherName = Annotated[str, typer.Option("--launcher", help="ray, or local (processes without Ray).")]
+LauncherName = Annotated[
+    Literal["ray", "local"], typer.Option("--launcher", help="ray, or local (processes without Ray).")
+]
 Address = Annotated[
     str | None, typer.Option("--address", help="Join the Ray cluster at this address.", show_default=False)
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="auto takes CUDA where it is.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Where the workers meet; 0 takes a free port.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the initial weights.")]
 Emulate = Annotated[
     str | None,
-    typer.Option("--emulate", help="Take the durations of this profile (pibroch doctor lists them).", show_default=False),
+    typer.Option(
+        "--emulate", help="Take the durations of this profile (pibroch doctor lists them).", show_default=False
+    ),
 ]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -66,10 +70,10 @@ def out(lines: str | Sequence[str]) -> None:
     print(lines if isinstance(lines, str) else "\n".join(lines))
 
 
-def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bool) -> None:
+def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bool, failure: int = 1) -> None:
     """Print a command's result: for people, or as one JSON object with `--json`.
 
-    Leaves with exit code 1 where the result says `"ok": False`.
+    Leaves with exit code `failure` where the result says `"ok": False`.
     """
     if as_json:
         print(json.dumps(_plain_numbers(result), allow_nan=False, default=_jsonable), flush=True)
@@ -77,7 +81,7 @@ def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bo
         out(lines)
         sys.stdout.flush()
     if result.get("ok") is False:
-        raise typer.Exit(1)
+        raise typer.Exit(failure)
 
 
 def parse_bytes(text: str | None, *, option: str = "--memory-limit") -> int | None:

@@ -1,9 +1,132 @@
-"""`pibroch generate`."""
+"""`pibroch generate`: from a sentence to a proved schedule file."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pibroch.cli.common import (
+    Address,
+    Deadline,
+    Json,
+    LauncherName,
+    Lm,
+    MemoryLimit,
+    Model,
+    finish,
+    parse_bytes,
+    say,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from pibroch.agents.intent import Intent
+    from pibroch.agents.schedule_writer import Written
 
 NAME = "generate"
 
 
-def command() -> None:
-    """To do."""
+def command(
+    sentence: Annotated[str, typer.Argument(help="What you want, in your words.", show_default=False)],
+    model: Model = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The schedule file. Default: stdout.", show_default=False)
+    ] = None,
+    lm: Lm = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Write the conversation here, for replay:DIR.", show_default=False)
+    ] = None,
+    attempts: Annotated[int, typer.Option("--attempts", min=1, help="Tries per phase, with a language model.")] = 4,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=1, help="How many devices there are.", show_default=False)
+    ] = None,
+    memory_limit: MemoryLimit = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also run it: a schedule that differs from one process is refused.")
+    ] = False,
+    launcher: LauncherName = "ray",
+    address: Address = None,
+    deadline: Deadline = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Write a schedule from a sentence; prove it, and with --measure run it. Nothing unproved is ever written."""
+    from pibroch.agents.intent import read_intent
+    from pibroch.agents.lm import open_lm
+    from pibroch.agents.schedule_writer import write_schedule
+    from pibroch.cli.loading import load_model
+    from pibroch.cli.measuring import Measurement
+    from pibroch.cli.running import Options
+    from pibroch.project import find_project
+    from pibroch.runtime.directives import schedule_text
+
+    read_intent(sentence)  # a contradiction is said at once, before anything is captured or asked
+    limit = parse_bytes(memory_limit)
+    writer = open_lm(lm or find_project().settings.get("lm"), record=record)
+    loaded = load_model(model)
+    options = Options(launcher=launcher, address=address, deadline=deadline)
+    measurement = Measurement(loaded.workload, options) if measure else None
+    written = write_schedule(
+        sentence, loaded.spec, lm=writer, judge=measurement, attempts=attempts, memory_limit=limit,
+        devices_available=devices, say=say,
+    )  # fmt: skip
+    result: dict[str, Any] = {
+        "ok": written.verified,
+        "intent": written.intent.model_dump(mode="json", exclude_defaults=True),
+        "unused_words": list(written.unused_words),
+        "matches": written.matches,
+        "schedule": written.schedule.to_json() if written.schedule else None,
+        "file": out,
+        "verified": written.verified,
+        "phases": phase_rows(written),
+        "lm": written.lm,
+        "why": written.why,
+        "measured": measurement.result if measurement else None,
+    }
+    lines = [*intent_lines(written.intent), *written_lines(written)]
+    if written.schedule is not None:
+        text = schedule_text(written.schedule)
+        if out is not None:
+            write_text(out, text)
+            lines.append(f"schedule   {out}")
+        else:
+            lines.append(text)
+        lines += measurement.lines if measurement else []
+    finish(result, lines, as_json=as_json)
+
+
+def phase_rows(written: Written) -> list[dict[str, Any]]:
+    """Attempts and feedback of each phase; the attempt that passed has none."""
+    return [
+        {
+            "phase": p.phase,
+            "attempts": p.attempts,
+            "passed": p.passed,
+            "feedback": [
+                [{"rule": f.rule, "where": f.where, "message": f.message} for f in rows] for rows in p.feedback
+            ],
+        }
+        for p in written.phases
+    ]
+
+
+def intent_lines(intent: Intent) -> list[str]:
+    """The sentence as understood, phrase by phrase, and what was not used."""
+    lines = [f"intent     {intent.text}"]
+    lines += [f"  {phrase!r}: {meaning}" for phrase, meaning in intent.used.items()]
+    lines.append(
+        f"not used   {'; '.join(intent.unused)}" if intent.unused else "not used   nothing: every word was read"
+    )
+    lines += [f"  not followed: {u.phrase!r}: {u.reason}" for u in intent.unsupported]
+    return lines
+
+
+def written_lines(written: Written) -> list[str]:
+    """Who wrote it and how often it took; the last feedback where it failed."""
+    tries = ", ".join(f"phase {p.phase} in {p.attempts}" for p in written.phases if p.attempts)
+    lines = [f"written    by {written.lm}: {tries}", *(f"  {reason}" for reason in written.why)]
+    if written.verified:
+        return [*lines, "verified   every rule holds, V1 to V9, over all devices"]
+    last = next((p.feedback[-1] for p in reversed(written.phases) if p.feedback and p.feedback[-1]), [])
+    return [*lines, "refused    no candidate passed; nothing was written", *(f"  {row}" for row in last)]

@@ -73,16 +73,17 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Make a project: pibroch.toml, a small model, a schedule."""
+    from pibroch.runtime.directives import schedule_text
     from pibroch.runtime.errors import InputError
     from pibroch.runtime.families import build
 
     if (folder / FILE).exists():
         raise InputError(f"{folder / FILE} exists: this folder is a project already")
-    schedule = build("1f1b", devices=2, microbatches=4).to_json()
+    schedule = build("1f1b", devices=2, microbatches=4)
     files = {
         FILE: _TOML.format(name=json.dumps(folder.resolve().name)),
         "model.py": _MODEL,
-        "generated/schedules/1f1b.json": json.dumps(schedule, indent=2) + "\n",
+        "generated/schedules/1f1b.json": schedule_text(schedule),
     }
     written = []
     for name, text in files.items():

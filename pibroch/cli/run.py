@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,12 +38,16 @@ def command(
     steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps to run and time.")] = 10,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", min=1, help="Samples in a step. Default: what the microbatches hold.", show_default=False),
+        typer.Option(
+            "--batch", min=1, help="Samples in a step. Default: what the microbatches hold.", show_default=False
+        ),
     ] = None,
     launcher: LauncherName = "ray",
     address: Address = None,
     device: Device = "auto",
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float64 judges against the unsplit batch.")] = None,
+    dtype: Annotated[
+        Literal["float32", "float64"], typer.Option("--dtype", help="float64 is compared with the unsplit batch.")
+    ] = "float32",
     deadline: Deadline = 60.0,
     port: Port = 0,
     seed: Seed = 0,
@@ -77,7 +81,8 @@ def command(
 
     limit = parse_bytes(memory_limit)
     options = Options(
-        launcher=launcher, address=address, device=device, dtype=dtype, deadline=deadline, port=port, seed=seed,
+        launcher=launcher, address=address, device=device, dtype=None if dtype == "float32" else dtype,
+        deadline=deadline, port=port, seed=seed,
         emulate=emulate,
     )  # fmt: skip
     parsed = load_schedule_named(schedule)
