@@ -291,15 +291,16 @@ def test_share_is_the_largest_that_fits(free: list[float], ranks: int, expected:
 
 
 CLUSTER = """
-import os, sys
+import tempfile
 import ray
 from ray.cluster_utils import Cluster
 from pibroch.runtime.errors import WorkerError
 from pibroch.runtime.launch_ray import RayLauncher
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 100 << 20,
-                                                        "include_dashboard": False})
-cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # short: sockets go there
+head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False, "temp_dir": folder.name}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+cluster.add_node(num_cpus=2, object_store_memory=100 << 20, temp_dir=folder.name)
 try:
     launcher = RayLauncher(address=cluster.address, worker="echo_worker:EchoWorker")
     launcher.start(4, deadline=120)
@@ -326,6 +327,7 @@ try:
     ray.shutdown()
 finally:
     cluster.shutdown()
+    folder.cleanup()
 print("all well")
 """
 
