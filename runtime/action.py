@@ -1,11 +1,11 @@
 """Tasks as short text that parses back: in messages, plans, traces and tests alike.
 
-    0F3  1B2  1BI2  1BW2     forward, backward, input-gradient, weight-gradient of stage 0 or 1, microbatch 3 or 2
-    0.1F3                    the same for part 1 of a stage whose chunks are cut (part 0 is not written)
-    0>1F3  1<0F3             send of stage 0's activation to stage 1, and the receive of it at stage 1
-    1>0B3  0<1B3             send of stage 1's input gradient to stage 0, and the receive of it at stage 0
-    R2                       all-reduce of gradient bucket 2
-    U1                       optimizer update of stage 1
+0F3  1B2  1BI2  1BW2     forward, backward, input-gradient, weight-gradient of stage 0 or 1, microbatch 3 or 2
+0.1F3                    the same for part 1 of a stage whose chunks are cut (part 0 is not written)
+0>1F3  1<0F3             send of stage 0's activation to stage 1, and the receive of it at stage 1
+1>0B3  0<1B3             send of stage 1's input gradient to stage 0, and the receive of it at stage 0
+R2                       all-reduce of gradient bucket 2
+U1                       optimizer update of stage 1
 """
 
 from __future__ import annotations

@@ -46,9 +46,7 @@ class Compute:
         self._batch: list[dict[str, torch.Tensor]] = []
         self._step, self._total, self._forward_only = 0, 1.0, False
 
-    def begin(
-        self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, forward_only: bool
-    ) -> None:
+    def begin(self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, forward_only: bool) -> None:
         """Cut this replica's batch into microbatches."""
         m = self.program.microbatches
         pieces = {name: leaf.tensor_split(m) for name, leaf in batch.items()}
@@ -158,9 +156,7 @@ class Compute:
         self, task: Task, inputs: dict[str, torch.Tensor], *, grad: bool
     ) -> tuple[_Kept, dict[str, torch.Tensor]]:
         """Run a chunk's module on one microbatch; with `grad`, keep what its backward needs."""
-        leaves = {
-            v: t.detach().requires_grad_(grad and v in self._grad_values) for v, t in inputs.items()
-        }
+        leaves = {v: t.detach().requires_grad_(grad and v in self._grad_values) for v, t in inputs.items()}
         queue = WeightQueue() if grad and task.chunk in self.program.split else None
         mb = task.replica * self.program.microbatches + task.mb
         module = self.chunks[task.chunk]
@@ -219,5 +215,3 @@ def _by_peer(ends: tuple[tuple[str, Chunk], ...]) -> Edges:
 
 def _gradient_of(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-
-

@@ -19,9 +19,7 @@ START_DEADLINE = 120.0  # a cold start imports torch in every process, on a mach
 class Pool:
     """Connected workers. `device` is "auto" (CUDA where every rank sees one), "cpu" or "cuda"."""
 
-    def __init__(
-        self, launcher: Launcher, ranks: int, *, deadline: float, device: str = "auto", port: int = 0
-    ) -> None:
+    def __init__(self, launcher: Launcher, ranks: int, *, deadline: float, device: str = "auto", port: int = 0) -> None:
         self.launcher = launcher
         self.ranks = ranks
         self.deadline = deadline
@@ -55,9 +53,7 @@ class Pool:
         if len({host for host, _ in seen}) == 1:
             name = "127.0.0.1"
         backend = "nccl" if self.nccl else "gloo"
-        self.launcher.call(
-            "connect", [(name, port, n, backend, self.deadline) for n in names], deadline=deadline
-        )
+        self.launcher.call("connect", [(name, port, n, backend, self.deadline) for n in names], deadline=deadline)
 
 
 def _assign(seen: Sequence[tuple[str, list[str]]], device: str) -> tuple[list[str], bool]:

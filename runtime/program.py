@@ -97,10 +97,7 @@ def groups_of(plan: Plan, *, nccl: bool, world: int) -> list[GroupKey]:
 
 def forward_only(program: Program) -> Program:
     """The same program without backwards, for evaluation: nothing is kept, reduced or updated."""
-    kept = {
-        i: t for i, t in program.tasks.items() if t.op == "F" or (t.op in ("SEND", "RECV") and t.payload == "F")
-    }
+    kept = {i: t for i, t in program.tasks.items() if t.op == "F" or (t.op in ("SEND", "RECV") and t.payload == "F")}
     tasks = {i: replace(t, waits=tuple(w for w in t.waits if w in kept)) for i, t in kept.items()}
     streams = {name: [i for i in ids if i in kept] for name, ids in program.streams.items()}
     return replace(program, tasks=tasks, streams={name: ids for name, ids in streams.items() if ids})
-

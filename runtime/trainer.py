@@ -416,4 +416,3 @@ def _microbatch(size: int, plan: Plan) -> int:
             f"microbatches: use a multiple of {parts}"
         )
     return size // parts
-

@@ -7,6 +7,7 @@ standard library only, and run under any launcher. All methods are called on all
 from __future__ import annotations
 
 import gc
+import importlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 class Worker:
     def __init__(self, rank: int, world: int) -> None:
-        import torch._dynamo  # noqa: F401 - any optimizer imports it at its first use; better now than in a step
+        importlib.import_module("torch._dynamo")  # any optimizer imports it at its first use: better now than in a step
 
         self.rank, self.world = rank, world
         torch.set_num_threads(1)
@@ -45,7 +46,7 @@ class Worker:
         if rank != 0:
             return "", 0
         try:
-            self._rendezvous = dist.TCPStore(
+            self._rendezvous = dist.TCPStore(  # type: ignore[attr-defined]
                 "0.0.0.0", port, world_size=None, is_master=True, wait_for_workers=False,
                 timeout=timedelta(seconds=self._deadline),
             )  # fmt: skip
@@ -66,7 +67,9 @@ class Worker:
             torch.cuda.set_device(self.device)
         master = getattr(self, "_rendezvous", None)
         limit = timedelta(seconds=timeout + 5)
-        store = master or dist.TCPStore(host, port, world_size=None, is_master=False, timeout=limit)
+        store = master or dist.TCPStore(  # type: ignore[attr-defined]
+            host, port, world_size=None, is_master=False, timeout=limit
+        )
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=limit)
         self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + 5)
         self.store = Store(device=self.device)
@@ -184,8 +187,6 @@ class Worker:
         counter = ByteCounter()
         counter.register([*self.store.tensors(), *batch.values()])
         return counter
-
-
 
 
 def _address() -> str:

@@ -55,9 +55,7 @@ def _read_directives(dag: Dag) -> None:
     dag.placement = [devices[s] for s in range(dag.stages)]
     counts = {len(row) for row in dag.placement}
     if len(counts) > 1:
-        raise invalid(
-            None, f"stages have different numbers of replicas: {', '.join(map(str, sorted(counts)))}"
-        )
+        raise invalid(None, f"stages have different numbers of replicas: {', '.join(map(str, sorted(counts)))}")
     dag.replicas = counts.pop()
     used = {d for row in dag.placement for d in row}
     idle = [d for d in range(max(used) + 1) if d not in used]

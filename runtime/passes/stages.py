@@ -24,9 +24,7 @@ MB = 1_000_000
 def run(dag: Dag) -> None:
     bounds = _stage_bounds(dag)
     dag.stages = len(bounds) - 1
-    dag.chunks = [
-        ChunkSpec(stage=s, part=0, start=bounds[s], stop=bounds[s + 1]) for s in range(dag.stages)
-    ]
+    dag.chunks = [ChunkSpec(stage=s, part=0, start=bounds[s], stop=bounds[s + 1]) for s in range(dag.stages)]
     cuts = _bucket_cuts(dag)
     recomputed, recompute_cuts = _recompute(dag)
     cuts |= recompute_cuts

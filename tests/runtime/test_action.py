@@ -9,9 +9,9 @@ from pibroch.runtime.action import Action, Chunk, parse_action
 chunks = st.builds(Chunk, st.integers(0, 99), st.integers(0, 9))
 actions = st.one_of(
     st.tuples(st.sampled_from(["F", "B", "BI", "BW"]), chunks, st.integers(0, 999)).map(lambda t: Action(*t)),
-    st.tuples(
-        st.sampled_from(["SEND", "RECV"]), chunks, st.integers(0, 999), chunks, st.sampled_from("FB")
-    ).map(lambda t: Action(*t)),
+    st.tuples(st.sampled_from(["SEND", "RECV"]), chunks, st.integers(0, 999), chunks, st.sampled_from("FB")).map(
+        lambda t: Action(*t)
+    ),
     st.builds(lambda b: Action("REDUCE", bucket=b), st.integers(0, 99)),
     st.builds(lambda s: Action("UPDATE", Chunk(s)), st.integers(0, 99)),
 )
@@ -39,7 +39,10 @@ def test_examples(text: str, action: Action) -> None:
     assert str(action) == text
 
 
-@pytest.mark.parametrize("junk", ["", "0F", "F3", "0F3x", "0F3 ", "0.0F3", "0>F3", "0>1BI3", "R", "U1.1", "-1F0", "0X3"])
+JUNK = ("", "0F", "F3", "0F3x", "0F3 ", "0.0F3", "0>F3", "0>1BI3", "R", "U1.1", "-1F0", "0X3")
+
+
+@pytest.mark.parametrize("junk", JUNK)
 def test_junk_is_refused(junk: str) -> None:
     with pytest.raises(ValueError, match="not an action"):
         parse_action(junk)

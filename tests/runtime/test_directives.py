@@ -55,7 +55,7 @@ def test_one_clear_message(text: str, message: str) -> None:
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="missing.json: cannot read"):
+    with pytest.raises(InputError, match=r"missing.json: cannot read"):
         load_schedule(tmp_path / "missing.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not UTF-8"):

@@ -17,11 +17,11 @@ from pibroch.runtime.model import LayerSpec, ModelSpec, ParamSpec, TensorSpec, u
 from pibroch.runtime.passes.stages import balanced_bounds
 from pibroch.runtime.plan import Plan
 
-TWO = [
+TWO: list[dict[str, Any]] = [
     {"op": "place", "filter": {"PP": 0}, "devices": [0]},
     {"op": "place", "filter": {"PP": 1}, "devices": [1]},
 ]
-REPLICATED = [
+REPLICATED: list[dict[str, Any]] = [
     {"op": "place", "filter": {"PP": 0}, "devices": [0, 2]},
     {"op": "place", "filter": {"PP": 1}, "devices": [1, 3]},
     {"op": "replicate", "filter": {"PP": 0}, "devices": [0, 2]},
@@ -89,7 +89,7 @@ def test_replicas_reduce_once_per_step_after_their_last_backward() -> None:
 
 def test_bucket_size_cuts_chunks_at_layers_that_hold_at_least_so_much() -> None:
     model = uniform_model(7, param_bytes=1_000_000)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"op": "place", "filter": {"PP": 0}, "devices": [0, 1]},
         {"op": "replicate", "filter": {"PP": 0}, "devices": [0, 1], "bucket_size": 2.0, "reduce_stream": "g"},
     ]
@@ -208,7 +208,7 @@ def test_rows_that_contradict_each_other_across_devices_name_the_cycle() -> None
         {"op": "order", "filters": [{"PP": 0, "MB": 0, "PASS": "B"}, {"PP": 0, "MB": 1, "PASS": "F"}]},
         {"op": "order", "filters": [{"PP": 1, "MB": 1, "PASS": "F"}, {"PP": 1, "MB": 0, "PASS": "F"}]},
     ]
-    with pytest.raises(InputError, match="V5.*0B0 .*-> .*0F1"):
+    with pytest.raises(InputError, match=r"V5.*0B0 .*-> .*0F1"):
         compiled([*TWO, split(2), *rows])
 
 

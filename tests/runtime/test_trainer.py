@@ -151,7 +151,7 @@ def test_a_schedule_that_needs_more_devices_than_the_pool_is_refused(plain: Trai
 
 def test_a_schedule_that_nothing_averages_is_refused(plain: Trainer) -> None:
     rows = [{"op": "place", "filter": {}, "devices": [0, 1]}]
-    with pytest.raises(InputError, match="V8.*averages"):
+    with pytest.raises(InputError, match=r"V8.*averages"):
         plain.load(schedule_from(rows))
 
 
