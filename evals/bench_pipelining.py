@@ -31,6 +31,7 @@ from pibroch.runtime.trainer import Trainer
 
 RANKS = 2
 STEP_OVER_SIMULATED = 1.05
+SIMULATED_STEPS = 5
 
 
 class Claim(NamedTuple):
@@ -76,13 +77,18 @@ def run(
     seed: int = 0,
     deadline: float = 120.0,
     keep_noisy: bool = False,
+    quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every claim, then `table_family` against all of `table_peers`. Holds the measurement lock throughout.
 
-    Raises `WorkerError` where the machine is never quiet (`keep_noisy` keeps such samples, for smoke tests).
+    `quick` takes a quarter of the pairs and leaves the table out. Raises `WorkerError` where the machine is never
+    quiet; `keep_noisy` keeps such samples, for smoke tests.
     """
-    with measurement_lock(), _Bench(workload, launcher=launcher, seed=seed, deadline=deadline) as bench:
+    if quick:
+        pairs, table_microbatches = max(3, pairs // 4), ()
+    most = max([claim.microbatches for claim in claims] + list(table_microbatches))
+    with measurement_lock(), _Bench(workload, most, launcher=launcher, seed=seed, deadline=deadline) as bench:
         timed = partial(bench.compare, keep_noisy=keep_noisy)
         rows = []
         for claim in claims:
@@ -119,16 +125,16 @@ def run(
 class _Bench:
     """Both pools, warm."""
 
-    def __init__(self, name: str, *, launcher: str, seed: int, deadline: float) -> None:
+    def __init__(self, name: str, microbatches: int, *, launcher: str, seed: int, deadline: float) -> None:
         self.workload = load_workload(name)
         self.blocks = len(self.workload.model().blocks)  # type: ignore[arg-type]
         self.seed = seed
-        self.batch = self.workload.batch(8 * self.workload.microbatch, seed)
+        self.batch = self.workload.batch(microbatches * self.workload.microbatch, seed)
         self.peers = PeerPool(self.workload, self.batch, ranks=RANKS, seed=seed, deadline=deadline)
         try:
             self.trainer = Trainer(
                 self.workload,
-                schedule_of("1f1b", 8, blocks=self.blocks),
+                schedule_of("1f1b", microbatches, blocks=self.blocks),
                 launcher=launcher,
                 seed=seed,
                 deadline=deadline,
@@ -166,8 +172,7 @@ class _Bench:
             pairs=pairs,
             keep_noisy=keep_noisy,
         )
-        simulated = simulate(self.trainer.plan, self.trainer.profile()).makespan
-        inside = statistics.median(self.trainer.step(batch).seconds for _ in range(5))
+        measured, simulated = zip(*(self._beside_simulation(batch) for _ in range(SIMULATED_STEPS)), strict=True)
         return {
             "ours": ours,
             "theirs": theirs,
@@ -176,11 +181,16 @@ class _Bench:
             "equal": self._judged[ours, microbatches],
             "peer_gradient_error": error,
             "peer_lost_gradients": lost,
-            "simulated_s": simulated,
-            "step_over_simulated": inside / simulated,
+            "simulated_s": statistics.median(simulated),
+            "step_over_simulated": statistics.median(a / b for a, b in zip(measured, simulated, strict=True)),
             "peak_bytes": self.trainer.peak_bytes(),
             "their_peak_bytes": self.peers.peak_bytes(theirs, microbatches),
         }
+
+    def _beside_simulation(self, batch: Any) -> tuple[float, float]:
+        """Seconds of a step by the workers' clocks, and the simulated makespan with chunk costs profiled just then."""
+        costs = self.trainer.profile(steps=2)
+        return self.trainer.step(batch).seconds, simulate(self.trainer.plan, costs).makespan
 
     def single(self, microbatches: int) -> float:
         """Seconds of the same step in one process: the least of three."""

@@ -119,14 +119,13 @@ def judge(
         mine: list[Mapping[str, Tensor]] = trainer.pool.call("gradients")
         largest = max((float(g.abs().max()) for g in expected.values() if g.numel()), default=0.0)
         _compare(record.grad, mine, expected, step=step, floor=FLOOR * largest, absent_is_zero=True)
-        if trainer.update:
-            theirs = {name: g for rank in reversed(mine) for name, g in rank.items() if name in expected}
-            weights = reference.update(expected if exact else theirs)
-            held = trainer.pool.call("values", [(list(weights),)] * trainer.pool.ranks)
-            ranks = [params for params, _ in held]
-            _compare(record.weight, ranks, weights, step=step, floor=FLOOR * largest)
-            if step == steps - 1:
-                _compare(record.weight, [trainer.state_dict()], weights, step=step, floor=FLOOR * largest)
+        theirs = {name: g for rank in reversed(mine) for name, g in rank.items() if name in expected}
+        used = (expected if exact else theirs) if trainer.update else {}
+        weights = reference.update(used)
+        held = trainer.pool.call("values", [(list(weights),)] * trainer.pool.ranks)
+        _compare(record.weight, [params for params, _ in held], weights, step=step, floor=FLOOR * largest)
+        if step == steps - 1:
+            _compare(record.weight, [trainer.state_dict()], weights, step=step, floor=FLOOR * largest)
     peaks = trainer.peak_bytes() if peak else []
     trainer.reset()
     return _verdict(reference, record, plan=trainer.plan, losses=losses, peaks=peaks)
@@ -138,9 +137,7 @@ def reference_for(trainer: Trainer) -> Reference:
         if trainer.captured.spec.random:
             raise InputError(f"{trainer.workload.name} draws random numbers per microbatch: judge it in float32")
         return Unsplit(trainer.workload, seed=trainer.seed)
-    return Replay(
-        trainer.workload, trainer.captured, trainer.plan, seed=trainer.seed, dtype=trainer.dtype or torch.float32
-    )
+    return Replay(trainer.workload, trainer.captured, trainer.plan, seed=trainer.seed, dtype=trainer.dtype)
 
 
 def negative_control(trainer: Trainer, *, seed: int | None = None) -> bool:

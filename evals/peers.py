@@ -83,7 +83,8 @@ class PeerStage(nn.Module):
 class PeerPool:
     """Processes that hold their schedules warm. A context manager: leaving it ends the processes.
 
-    Every method raises `WorkerError` with the rank where a process failed, died or was silent for `deadline` seconds.
+    Every method raises `WorkerError` with the rank (and its traceback in `detail`) where a process failed, died or was
+    silent for `deadline` seconds.
     """
 
     def __init__(
@@ -173,7 +174,10 @@ class PeerPool:
             except (EOFError, OSError) as error:
                 raise WorkerError(f"peer rank {rank} has died") from error
             if not ok:
-                raise WorkerError(f"peer rank {rank}: {value}")
+                message, trace = value
+                failure = WorkerError(f"peer rank {rank}: {message}")
+                failure.detail = trace
+                raise failure
             results.append(value)
         return results
 
@@ -290,8 +294,7 @@ def _serve(job: _Job, pipe: Connection) -> None:
         return
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        pipe.send((False, f"{type(error).__name__}: {text}"))
-        traceback.print_exc(limit=4)
+        pipe.send((False, (f"{type(error).__name__}: {text}", traceback.format_exc())))
         os._exit(1)  # the other rank may hold the process group: no orderly end is possible
 
 

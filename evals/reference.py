@@ -70,12 +70,12 @@ class Unsplit:
 
 
 class Replay:
-    """The captured graph on the plan's microbatches; `dtype` is that of the parameters in the run compared with."""
+    """The captured graph on the plan's microbatches; `dtype` is what the run compared with casts to, if anything."""
 
     name = "replay"
 
     def __init__(
-        self, workload: Workload, captured: Captured, plan: Plan, *, seed: int, dtype: torch.dtype = torch.float32
+        self, workload: Workload, captured: Captured, plan: Plan, *, seed: int, dtype: torch.dtype | None = None
     ) -> None:
         self._workload, self._captured, self._plan, self._dtype = workload, captured, plan, dtype
         self._model = fresh_model(workload, seed=seed, dtype=dtype)
@@ -184,15 +184,18 @@ class _Weights:
         return {n: p.detach().clone() for n, p in self._model.named_parameters()}
 
 
-def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype) -> nn.Module:
-    """The model with the initial weights of a run under this seed, drawn in its own dtype and then cast."""
+def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype | None) -> nn.Module:
+    """The model with the initial weights of a run under this seed, drawn in its own dtype and then cast, if at all."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return workload.model().to(dtype)
+        model = workload.model()
+    return model if dtype is None else model.to(dtype)
 
 
-def cast(batch: Batch, dtype: torch.dtype) -> Batch:
-    """The batch with its floating-point leaves in `dtype`."""
+def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
+    """The batch with its floating-point leaves in `dtype`; None leaves them as they are."""
+    if dtype is None:
+        return batch
     return tree_map(lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t, batch)
 
 

@@ -49,10 +49,12 @@ def test_steps_are_timed_and_bytes_counted(pool: PeerPool) -> None:
 def test_a_failing_peer_is_named(pool: PeerPool) -> None:
     with pytest.raises(InputError, match="unknown peer family"):
         pool.load("2f2b", MICROBATCHES)
-    with PeerPool(load_workload("gpt-tiny"), load_workload("gpt-tiny").batch(2, 0), deadline=30) as other:
-        with pytest.raises(WorkerError, match="peer rank"):
+    workload = load_workload("gpt-tiny")
+    with PeerPool(workload, workload.batch(2, 0), ranks=1, deadline=60) as other:
+        with pytest.raises(WorkerError, match="peer rank 0: KeyError"):
             other.step("gpipe", 1)  # never loaded
-        assert other.ranks == 2
+        with pytest.raises(WorkerError, match="peer rank 0 has died"):
+            other.step("gpipe", 1)
 
 
 def test_even_cut() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pibroch.evals.gpt import GPT
 from pibroch.evals.models import load_workload
 from pibroch.evals.reference import Replay, Unsplit, exact_sums
 from pibroch.runtime.capture import capture
@@ -91,18 +92,16 @@ def test_tied_weights_are_summed_per_device() -> None:
     batch = workload.batch(4, 1)
     # Embedding and head on two devices: each accumulates over microbatches, then the two sums meet.
     two = Replay(workload, *captured_and_plan(workload, devices=2, microbatches=2), seed=0)
-    pieces: dict[str, Tensor] = {}
-    for end in ("tokens", "head"):
-        model = fresh(workload)
-        ends = {"tokens": nn.Parameter(model.tokens.weight.detach().clone()), "head": model.head.weight}
-        model.tokens.weight = ends["tokens"]  # untied: a leaf each
-        for mb in range(2):
-            part = {name: t[2 * mb : 2 * mb + 2] for name, t in batch.items()}
-            workload.loss(model, part).backward(torch.tensor(1 / 2))
-        grad = ends[end].grad
-        assert grad is not None
-        pieces[end] = grad
-    assert torch.equal(two.gradients(batch)[1]["tokens.weight"], pieces["tokens"] + pieces["head"])
+    model = fresh(workload)
+    assert isinstance(model, GPT)
+    model.tokens.weight = nn.Parameter(model.head.weight.detach().clone())  # untied: a leaf each
+    for mb in range(2):
+        part = {name: t[2 * mb : 2 * mb + 2] for name, t in batch.items()}
+        workload.loss(model, part).backward(torch.tensor(1 / 2))
+    ends = model.tokens.weight.grad, model.head.weight.grad
+    assert ends[0] is not None
+    assert ends[1] is not None
+    assert torch.equal(two.gradients(batch)[1]["tokens.weight"], ends[0] + ends[1])
     # The unsplit gradient agrees, too.
     assert torch.allclose(
         two.gradients(batch)[1]["tokens.weight"].double(),

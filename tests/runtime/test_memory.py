@@ -32,7 +32,7 @@ def test_registered_tensors_count_with_those_made_inside() -> None:
     assert counter.live == 40_000
     x = torch.ones(100)
     with counter:
-        (weight @ x).sum().backward()
+        (weight @ x).sum().backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     # Left: the weight, its gradient. The peak held the product's 400 bytes or more beside the weight.
     assert counter.live == 80_000
