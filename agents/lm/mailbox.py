@@ -16,9 +16,11 @@ folder may be shared by processes, and outlives them.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,12 +108,12 @@ class MailboxModel:
             "version": MAILBOX_VERSION, "key": key, "until": until, "blocks": list(request.blocks), "closed": False,
             "role": request.role, "subject": request.subject, "phase": request.phase, "attempt": request.attempt,
         }  # fmt: skip
-        _write_state(self.folder, ident, state)
-        atomic_write(self.folder / "requests" / f"{ident}.md", render(request, ident, until))
+        atomic_write(self.folder / "requests" / f"{ident}.md", render(request, ident, until, self.folder))
+        _write_state(self.folder, ident, state)  # last: what is listed can be read
         return ident, until
 
 
-def render(request: Request, ident: str, until: float) -> str:
+def render(request: Request, ident: str, until: float, folder: Path) -> str:
     """The request as one Markdown file that needs nothing else."""
     blocks = " or ".join(f"```{name}" for name in request.blocks)
     ends = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
@@ -120,7 +122,7 @@ def render(request: Request, ident: str, until: float) -> str:
         "",
         f"- Task: {request.role}, {request.subject}, phase {request.phase}, attempt {request.attempt}",
         f"- Reply: text of your own if you like, and exactly one fenced block ({blocks}); only the block counts",
-        f"- How: `pibroch mailbox reply {ident} FILE` (or `-` for standard input)",
+        f"- How: `pibroch mailbox reply {folder} {ident} FILE` (without FILE: standard input)",
         f"- Deadline: {ends}",
         "",
         "---",
@@ -199,25 +201,36 @@ def file_reply(folder: Path, ident: str, text: str, *, who: str) -> Path:
 def claimed(folder: Path, ident: str, *, who: str, lease_s: float = LEASE_S) -> Iterator[None]:
     """Hold the claim on a request. Raises `InputError` where somebody holds it and the lease has not run out."""
     path = folder / "claims" / f"{ident}.json"
-    old = _claim(folder, ident, expired=True)
-    if old is not None and old["until"] <= time.time():
-        # Renaming decides between several that take over at once: only one finds the file.
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(path, _free_name(folder / "claims", f".expired-{ident}"))
-    token = digest([who, os.getpid(), time.time_ns()])
-    try:
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        holder = (_claim(folder, ident) or {"who": "somebody"})["who"]
-        raise InputError(f"mailbox: {ident} is claimed by {holder}; its lease frees it in time") from None
-    with os.fdopen(fd, "w", encoding="utf-8") as handle:
-        json.dump({"who": who, "until": time.time() + lease_s, "token": token}, handle)
+    token = digest([who, os.getpid(), threading.get_ident(), time.time_ns()])
+    with _locked(folder):
+        old = _claim(folder, ident, expired=True)
+        if old is not None and old["until"] <= time.time():
+            path.unlink()  # the lease has run out; the lock keeps a second taker from removing the first one's claim
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            holder = (old or {"who": "somebody"})["who"]
+            raise InputError(f"mailbox: {ident} is claimed by {holder}; its lease frees it in time") from None
+        with os.fdopen(fd, "w", encoding="utf-8") as handle:
+            json.dump({"who": who, "until": time.time() + lease_s, "token": token}, handle)
     try:
         yield
     finally:
-        mine = _claim(folder, ident, expired=True)
-        if mine and mine.get("token") == token:
-            path.unlink(missing_ok=True)
+        with _locked(folder):
+            mine = _claim(folder, ident, expired=True)
+            if mine and mine.get("token") == token:
+                path.unlink()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A short lock over the claims; it goes with its process."""
+    fd = os.open(folder / "claims" / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def find_id(folder: Path, ident: str) -> str:

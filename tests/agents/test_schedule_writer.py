@@ -55,7 +55,8 @@ def test_first_try_in_both_phases() -> None:
 def test_each_request_stands_alone() -> None:
     lm = ScriptedModel([block(placement()), block(placement() + ONE_F_ONE_B)])
     write_schedule(SENTENCE, MODEL, lm=lm)
-    for i, needed in ((0, ["num_microbatches", "microbatches: 4"]), (1, ["def schedule(placement)", '"PP": 1', "bubble"])):
+    second = ["def schedule(placement)", '"PP": 1', "bubble"]
+    for i, needed in ((0, ["num_microbatches", "microbatches: 4"]), (1, second)):
         text = lm.prompt(i)
         assert SENTENCE in text
         assert "exactly one fenced block" in text
@@ -94,7 +95,7 @@ def test_the_prompts_own_json_example_passes() -> None:
         (block(placement(m=8)), "INTENT", "asked for microbatches = 4, the schedule has 8"),
         (block(placement(devices=(0, 0))), "INTENT", "asked for pipeline = 2, the schedule has 1"),
         (block(placement(devices=(0, 1, 2))), "INTENT", "asked for stages = 2, the schedule has 3"),
-        (block(placement()[:-1] + [{"op": "place", "filter": {"PP": 7}, "devices": [1]}]), "V9", "stages"),
+        (block([*placement()[:-1], {"op": "place", "filter": {"PP": 7}, "devices": [1]}]), "V9", "stages"),
         (block(placement() + ONE_F_ONE_B), "PHASE", "belong to phase 2"),
     ],
 )
@@ -117,7 +118,7 @@ def test_feedback_of_phase_1(bad: str, rule: str, says: str) -> None:
         (block(placement(devices=(1, 0)) + ONE_F_ONE_B), "PHASE", "must equal phase 1's result"),
         (block(placement() + GPIPE), "INFLIGHT", "4 microbatches in flight at once, 1f1b holds 2"),
         (block(placement()), "INFLIGHT", "1f1b holds 2"),
-        (block(placement() + rows("0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3")), "BUBBLE", "24 units"),
+        (block(placement() + rows("0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3")), "BUBBLE", "24 units"),
         (block(placement() + rows("0B0 0F0")), "V5", ""),
         (block(placement() + rows("0F9 0B0")), "V9", ""),
         (block(placement() + rows("0F0 1F0")), "V9", "one device set"),
@@ -135,7 +136,7 @@ def test_feedback_of_phase_2(bad: str, rule: str, says: str) -> None:
 
 
 def test_a_candidate_that_never_passes_is_never_returned() -> None:
-    lm = ScriptedModel([block(placement())] + [block(placement() + GPIPE)] * 3)
+    lm = ScriptedModel([block(placement()), *[block(placement() + GPIPE)] * 3])
     written = write_schedule(SENTENCE, MODEL, lm=lm, attempts=3)
     assert not written.verified
     assert written.schedule is None
@@ -155,7 +156,7 @@ def test_memory_is_judged_in_phase_2_and_may_go_back_once() -> None:
     lm = ScriptedModel([block(placement()), block(placement() + ONE_F_ONE_B), back, block(four), block(full)])
     written = write_schedule(sentence, MODEL, lm=lm)
     assert written.verified
-    assert [row.rule for row in written.phases[1].feedback[0]][0] == "V7"
+    assert written.phases[1].feedback[0][0].rule == "V7"
     assert "placement_infeasible" in lm.prompt(3)
     assert "use four" in lm.prompt(3)
     assert [(r.phase, r.attempt) for r in lm.asked] == [(1, 1), (2, 1), (2, 2), (1, 2), (2, 3)]
