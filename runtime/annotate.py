@@ -18,7 +18,6 @@ import torch.fx.traceback
 
 PREFIX = "pibroch."  # keeps our keys apart from others that use torch.fx.traceback.annotate
 
-# A tracer reads and writes both while it traces the model's code, hence plain module-level dictionaries.
 _CAPTURE = {"on": False}
 _COUNTS: dict[str, int] = {}
 
@@ -29,22 +28,34 @@ def annotate(tag: str) -> Iterator[None]:
     if not _CAPTURE["on"]:
         yield
         return
+    with torch.fx.traceback.annotate({PREFIX + tag: _next_index(tag)}):
+        yield
+
+
+# The tracer calls the next two while it traces and takes their results as constants. Written in the traced code
+# itself, the counters would be side effects, which it refuses inside of activation checkpoints.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _next_index(tag: str) -> int:
     index = _COUNTS.get(tag, 0)
     _COUNTS[tag] = index + 1
-    with torch.fx.traceback.annotate({PREFIX + tag: index}):
-        yield
+    return index
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def restart() -> int:
+    """All counters start at 0. A captured function begins with this, since a tracer may start over."""
+    _COUNTS.clear()
+    return 0
 
 
 @contextmanager
 def counting() -> Iterator[None]:
-    """The extent of one capture: scopes of `annotate` are recorded, and all counters start at 0."""
-    _COUNTS.clear()
+    """The extent of one capture: scopes of `annotate` are recorded."""
     _CAPTURE["on"] = True
     try:
         yield
     finally:
         _CAPTURE["on"] = False
-        _COUNTS.clear()
 
 
 def tags_of(node: torch.fx.Node) -> dict[str, int]:

@@ -11,13 +11,13 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from pibroch.runtime.annotate import counting
+from pibroch.runtime.annotate import counting, restart
 from pibroch.runtime.captured import Captured, NodeInfo, ancestors, flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.model import ParamSpec
@@ -95,13 +95,16 @@ class _Run:
 
 def _trace(model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any, *, name: str) -> _Run:
     run = _Run(list(model.buffers()))
+
     # The argument's name shows up in the names of placeholders that come from the batch (`_bind`).
-    function = torch.compile(
-        lambda pibroch_batch: loss(model, pibroch_batch), backend=run, fullgraph=True, dynamic=False
-    )
+    def forward(pibroch_batch: Any) -> Any:
+        restart()
+        return loss(model, pibroch_batch)
+
+    function = torch.compile(forward, backend=run, fullgraph=True, dynamic=False)
     try:
-        with _quiet(), counting(), torch.enable_grad(), fx.traceback.preserve_node_meta():
-            torch._dynamo.reset()
+        torch._dynamo.reset()
+        with _quiet(), _silent_loggers(), counting(), torch.enable_grad(), fx.traceback.preserve_node_meta():
             run.result = function(batch)
     except Exception as error:  # anything that the user's code or the tracer raises
         raise InputError(f"{name}: the model cannot be captured as one graph: {_reason(error)}") from error
@@ -110,7 +113,10 @@ def _trace(model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any, 
             run.observer.restore()
         torch._dynamo.reset()
     if run.observer is None:
-        raise InputError(f"{name}: the loss does not depend on any tensor of the batch or the model")
+        raise InputError(
+            f"{name}: nothing was traced: the loss depends on no tensor of the batch or the model, "
+            f"or torch.compile is turned off (TORCHDYNAMO_DISABLE)"
+        )
     return run
 
 
@@ -126,6 +132,15 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def _silent_loggers() -> AbstractContextManager[None]:
+    """Let the tracer skip calls of `logging`'s methods in the model instead of giving up on them."""
+    config: Any = torch._dynamo.config
+    option = "ignore_logging_functions" if hasattr(config, "ignore_logging_functions") else "ignore_logger_methods"
+    methods = {method for method in vars(logging.Logger).values() if callable(method)}
+    patched: AbstractContextManager[None] = config.patch({option: methods | {*getattr(config, option)}})
+    return patched
 
 
 def _reason(error: BaseException) -> str:

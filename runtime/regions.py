@@ -30,6 +30,7 @@ HINT = (
     '(from pibroch import annotate), or annotate("PP") around each stage'
 )
 _ENTER, _EXIT = "_enter_autocast", "_exit_autocast"
+_HARMLESS = ("assert", "check", "log_api_usage", "lazy_load")  # calls without a value that may be left out
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ def _scopes(work: _Work) -> dict[fx.Node, tuple[tuple[tuple[Any, ...], ...], boo
             states[node] = (tuple(stack), enabled)
             fact = work.facts[node]
             effect = not fact.is_tensor and fact.length < 0 and not fact.mutates and not node.users
-            if effect and not any(word in called for word in ("assert", "check")):
+            if effect and not any(word in called for word in _HARMLESS):
                 raise InputError(
                     f"{work.name}: the call {called or node.target} changes a global state, "
                     f"which cannot be kept when the model is cut: remove it from the model's forward"

@@ -4,6 +4,7 @@ import pytest
 import torch
 from small_models import TinyGPT, token_batch, token_loss
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pibroch.runtime.annotate import annotate
 from pibroch.runtime.capture import capture
@@ -81,6 +82,23 @@ def test_untagged_operations_join_the_region_before_and_leading_ones_the_first()
     layers = capture(Loose(), _square, torch.ones(1, 2), name="loose").spec.layers
     assert [layer.tags["LAYER"] for layer in layers] == [0, 1]
     assert [layer.params for layer in layers] == [("a.weight", "a.bias", "b.weight", "b.bias"), ("c.weight", "c.bias")]
+
+
+def test_scopes_inside_of_an_activation_checkpoint_count() -> None:
+    class Inside(Nested):
+        def part(self, index: int, x: Tensor) -> Tensor:
+            with annotate("LAYER"):
+                result: Tensor = self.parts[index](x)
+            return result
+
+        def forward(self, x: Tensor) -> Tensor:
+            for index in range(3):
+                x = checkpoint(self.part, index, x, use_reentrant=False)
+            return x
+
+    layers = capture(Inside(), _square, torch.ones(1, 3), name="inside").spec.layers
+    assert [layer.tags for layer in layers] == [{"LAYER": 0}, {"LAYER": 1}, {"LAYER": 2}]
+    assert [layer.params for layer in layers] == [(f"parts.{i}.weight", f"parts.{i}.bias") for i in range(3)]
 
 
 def test_what_stands_between_inner_scopes_is_a_layer_of_the_outer_tag() -> None:

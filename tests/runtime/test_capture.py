@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import pickle
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from pibroch.runtime.annotate import annotate
 from pibroch.runtime.capture import Captured, capture, flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.model import TensorSpec
+
+
+LOGGER = logging.getLogger("mine")
 
 
 def test_figures_of_a_small_gpt() -> None:
@@ -126,6 +130,14 @@ def test_a_mean_loss_has_no_count() -> None:
     assert capture(TinyGPT(), token_loss, token_batch(), name="gpt").count_of(token_batch()) is None
 
 
+def test_log_calls_in_the_model_are_no_obstacle() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        LOGGER.warning("step")
+        return token_loss(model, batch)
+
+    capture(TinyGPT(depth=1), loss, token_batch(), name="gpt")
+
+
 class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +242,7 @@ def test_what_cannot_be_captured_says_why(model: nn.Module, message: str, capfd:
         (lambda m, b: (m(b["ids"]).sum(), m(b["ids"]).abs().sum()), "count depends on the param"),
         (lambda m, b: (m(b["ids"]).sum(), b["ids"].ne(0).sum(0)), "count must be a scalar"),
         (lambda m, b: (m(b["ids"]).sum(), None), "a pair without a count"),
-        (lambda m, b: 3.0, "does not depend on any tensor"),
+        (lambda m, b: 3.0, "depends on no tensor"),
     ],
 )
 def test_a_wrong_loss_says_what_is_wanted(loss: Callable[..., Any], message: str) -> None:
