@@ -24,7 +24,6 @@ from pibroch.runtime.simulate import simulate
 from pibroch.runtime.trainer import Trainer
 
 WITHIN = 0.05
-QUICK_PROFILES = ("equal-8",)
 TIE = 0.02  # makespans closer than this are a tie: their order is not judged
 
 
@@ -44,20 +43,14 @@ def run(
     workload: str = "mlp-deep",
     launcher: str = "local",
     deadline: float = 120.0,
-    quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure every family under every profile: by default all shipped ones, with `quick` one of them and one step.
-
-    Holds the measurement lock.
-    """
-    profiles = profiles or (QUICK_PROFILES if quick else shipped_profiles())
-    steps = 1 if quick else steps
+    """Measure every family under every profile (all shipped ones by default). Holds the measurement lock."""
     schedules = {f: schedule_of(f, devices=devices, microbatches=microbatches) for f in families}
     rows: list[dict[str, Any]] = []
     orders: list[dict[str, Any]] = []
     with measurement_lock():
-        for name in profiles:
+        for name in profiles or shipped_profiles():
             profile = one_scale(load_profile(name), list(schedules.values()))
             options: dict[str, Any] = {"workload": workload, "steps": steps, "launcher": launcher, "deadline": deadline}
             found = _measure(profile, schedules, progress=progress, **options)

@@ -129,17 +129,16 @@ def run(
     steps: int = 3,
     seed: int = 0,
     deadline: float = 60.0,
-    quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge every cell (by default the grid and the extras, or with `quick` the spanning few) against both references.
+    """Judge every cell (the grid and the extras by default) against both references.
 
     Returns `ok`, `cells` (one row per cell and reference), `excluded` (cell and reason), `negative_control` per
     reference, `seconds`.
     """
     start = time.monotonic()
     if cells is None:
-        cells = spanning_cells() if quick else [*grid(), *extra_cells()]
+        cells = [*grid(), *extra_cells()]
     reasons = {cell: cell.excluded() for cell in cells}
     runnable = [cell for cell in cells if reasons[cell] is None]
     rows: list[dict[str, Any]] = []

@@ -77,16 +77,12 @@ def run(
     seed: int = 0,
     deadline: float = 120.0,
     keep_noisy: bool = False,
-    quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every claim, then `table_family` against all of `table_peers`. Holds the measurement lock throughout.
 
-    `quick` takes a quarter of the pairs and leaves the table out. Raises `WorkerError` where the machine is never
-    quiet; `keep_noisy` keeps such samples, for smoke tests.
+    Raises `WorkerError` where the machine is never quiet; `keep_noisy` keeps such samples, for smoke tests.
     """
-    if quick:
-        pairs, table_microbatches = max(3, pairs // 4), ()
     most = max([claim.microbatches for claim in claims] + list(table_microbatches))
     with measurement_lock(), _Bench(workload, most, launcher=launcher, seed=seed, deadline=deadline) as bench:
         timed = partial(bench.compare, keep_noisy=keep_noisy)

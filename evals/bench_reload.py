@@ -44,13 +44,9 @@ def run(
     launcher: str = "ray",
     seed: int = 0,
     deadline: float = 60.0,
-    quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Start cold, then load every case in turn, with `quick` the first three.
-
-    Returns `cold_s`, `cases` and `ok`.
-    """
+    """Start cold, then load every case in turn. Returns `cold_s`, `cases` and `ok`."""
     model = load_workload(workload)
     rows: list[dict[str, Any]] = []
     with measurement_lock():
@@ -61,7 +57,7 @@ def run(
             trainer.step(model.batch(trainer.batch_size, seed))
             cold = time.perf_counter() - start
             progress(f"cold start with its first step: {cold:.2f} s")
-            for name, schedule, new in cases()[: 3 if quick else None]:
+            for name, schedule, new in cases():
                 start = time.perf_counter()
                 trainer.load(schedule)
                 loaded = time.perf_counter() - start
