@@ -51,7 +51,12 @@ def _family(values: Values) -> dict[str, Any]:
 def _degrees(values: Values, family: str | None) -> None:
     """stages = pipeline x stages_per_device; num_devices = pipeline x replicas; total = microbatches x replicas."""
     one_each = "interleaved" in dict(values.excluded) or family in ("1f1b", "zb-h1")
-    if family == "gpipe" and not {"stages", "pipeline"} <= set(values.fields):
+    stages, devices = values.fields.get("stages"), values.fields.get("num_devices")
+    enough = not (stages and devices and stages[0] > devices[0])
+    if "interleaved" not in dict(values.families) and "pipeline" not in values.fields and enough:
+        if stages or family == "gpipe":  # "over 4 stages" means on 4 devices
+            values.fields.setdefault("stages_per_device", (1, "one stage per device"))
+    elif family == "gpipe" and not stages:
         values.fields.setdefault("stages_per_device", (1, "one stage per device"))
     if one_each:
         v = values.fields.get("stages_per_device")

@@ -132,20 +132,18 @@ def test_one_of_many_takes_an_expired_claim_over(tmp_path: Path) -> None:
     ident = open_request(tmp_path)
     start = threading.Barrier(8)
     won: list[int] = []
+    lost = threading.Semaphore(0)
 
     def take(i: int) -> None:
         start.wait()
         try:
             with claimed(tmp_path, ident, who=str(i)):
                 won.append(i)
-                done.wait(10)
+                for _ in range(7):  # hold the claim until all others have tried
+                    assert lost.acquire(timeout=10)
         except InputError:
-            pass
-        finally:
-            if len(won) == 1:
-                done.set()
+            lost.release()
 
-    done = threading.Event()
     with claimed(tmp_path, ident, who="gone", lease_s=0.0), ThreadPoolExecutor(8) as pool:
         list(pool.map(take, range(8)))
     assert len(won) == 1
