@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-INTENT ?= 1F1B over 2 stages, 8 microbatches, gradient buckets on their own stream
+INTENT ?= 1F1B over 2 stages, 8 microbatches
 PIP := python -m pip --disable-pip-version-check install --progress-bar on
 PYTEST_ARGS ?=
 export OMP_NUM_THREADS ?= 1

@@ -51,7 +51,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the initial we
 Emulate = Annotated[
     str | None,
     typer.Option(
-        "--emulate", help="Take the durations of this profile (pibroch doctor lists them).", show_default=False
+        "--emulate", help="Take the durations of this profile: equal-8, llama3-8b-a100-25g, a file.", show_default=False
     ),
 ]
 
@@ -112,6 +112,9 @@ def show_seconds(seconds: float) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all (a temporary file beside it, renamed). Makes the folder."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # a device or a pipe: it must not be replaced by a file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     try:

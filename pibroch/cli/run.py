@@ -79,6 +79,8 @@ def command(
     )
     from pibroch.runtime.trace import write_trace
 
+    if trace and trace.exists() and not trace.is_file():
+        raise typer.BadParameter(f"{trace} is not a file", param_hint="--trace")
     limit = parse_bytes(memory_limit)
     options = Options(
         launcher=launcher, address=address, device=device, dtype=None if dtype == "float32" else dtype,

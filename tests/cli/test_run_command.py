@@ -1,0 +1,127 @@
+"""`pibroch run` and `pibroch view` on real workers (local processes), and what a dead worker looks like."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helper import here
+
+from pibroch.runtime.directives import schedule_text
+from pibroch.runtime.families import build
+from pibroch.runtime.trace import read_trace
+
+Capture = pytest.CaptureFixture[str]
+LOCAL = ("--launcher", "local")
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Path:
+    file = tmp_path / "s.json"
+    file.write_text(schedule_text(build("1f1b", devices=2, microbatches=3)))
+    return file
+
+
+def test_documented_json_trace_and_view(capsys: Capture, schedule: Path, tmp_path: Path) -> None:
+    trace, view = tmp_path / "t.json", tmp_path / "v.html"
+    said = here(
+        capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "4", *LOCAL, "--trace", trace, "--view", view, "--json"
+    )
+    assert said.code == 0, said.err
+    result = said.json
+    assert result["tokens_per_s"] > 0
+    assert len(result["losses"]) == 4
+    assert result["losses"][-1] < result["losses"][0]
+    assert result["ranks"] == 2
+    assert result["emulated"] is False
+    assert len(result["peak_bytes"]) == 2
+    assert all(isinstance(n, int) and n > 0 for n in result["peak_bytes"])
+    assert result["equivalence"]["reference"] == "replay"
+    assert result["equivalence"]["bitwise"] is True
+    assert result["equivalence"]["max_rel_grad_err"] == 0
+    assert result["equivalence"]["max_rel_loss_err"] <= 1e-6
+    computed = [e for e in read_trace(trace).events if e.stream == "compute"]
+    assert len(computed) == 2 * (3 + 3) + 2  # per stage: 3 F and 3 B, and one update
+    text = view.read_text()
+    assert "<html" in text
+    assert "Measured" in text
+
+
+def test_losses_do_not_depend_on_the_schedule(capsys: Capture, schedule: Path, tmp_path: Path) -> None:
+    one = here(capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "3", *LOCAL, "--no-judge", "--json").json
+    other = tmp_path / "other.json"
+    other.write_text(schedule_text(build("zb-h1", devices=4, microbatches=3)))
+    two = here(capsys, "run", other, "--model", "mlp-tiny", "--steps", "3", *LOCAL, "--no-judge", "--json").json
+    assert one["equivalence"] is None
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-6)
+
+
+def test_float64_is_compared_with_the_unsplit_batch(capsys: Capture, schedule: Path) -> None:
+    said = here(
+        capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "1", *LOCAL, "--dtype", "float64", "--batch", "12", "--json"
+    )
+    assert said.code == 0, said.err
+    assert said.json["equivalence"]["reference"] == "unsplit"
+    assert said.json["equivalence"]["max_rel_grad_err"] <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--batch", "7"], 1, "does not divide"),
+        (["--launcher", "carrier-pigeon"], 2, "launcher"),
+        (["--steps", "0"], 2, "steps"),
+        (["--emulate", "none"], 1, "equal-8"),
+        (["--baseline", "missing.json"], 1, "missing.json"),
+        (["--trace", "/dev/null"], 2, "/dev/null"),
+        (["--memory-limit", "1KB"], 1, "V7"),
+        (["--address", "127.0.0.1:1"], 1, "address"),
+    ],
+)
+def test_mistakes(capsys: Capture, schedule: Path, args: list[str], code: int, words: str) -> None:
+    launcher = () if "--launcher" in args else LOCAL
+    said = here(capsys, "run", schedule, "--model", "mlp-tiny", *launcher, *args, "--json")
+    assert said.code == code
+    assert words in said.json["error"]["message"]
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the workers")
+@pytest.mark.parametrize(("sent", "words"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "stopped")])
+def test_lost_worker_is_one_message_and_no_process_stays(
+    schedule: Path, sent: signal.Signals, words: str
+) -> None:
+    command = [
+        sys.executable, "-m", "pibroch", "run", str(schedule), "--model", "mlp-tiny", *LOCAL,
+        "--steps", "1000000", "--no-judge", "--deadline", "3", "--json",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "step    0" not in process.stderr.readline():
+            assert process.poll() is None
+        workers = children(process.pid)
+        assert len(workers) == 2
+        os.kill(workers[1], sent)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 4, err
+    error = json.loads(out.splitlines()[-1])["error"]
+    assert error["kind"] == "worker"
+    assert "rank" in error["message"]
+    assert words in error["message"]
+    assert "Traceback" not in err
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
