@@ -179,7 +179,9 @@ class _Reader:
             elif item.negated and not item.phrase.negatable:
                 self.refuse(item.neg_start, item.end, "this negation is not understood")
             else:
-                item.phrase.act(self.values, item.match, item.negated)
+                if item.phrase.act(self.values, item.match, item.negated) is False:
+                    self.refuse(item.neg_start, item.end, "it is not understood here")
+                    continue
                 self._either(i, item)
                 self.used[self.original(item.neg_start, item.end)] = ("no " if item.negated else "") + item.phrase.name
 

@@ -3,7 +3,7 @@
 
 `PHRASES` is tried in order and a phrase owns the characters that it matches, so longer readings stand before shorter
 ones ("2 stages per device" before "2 stages"). A handler gets the values so far, the match and whether the phrase is
-negated; a phrase without `negated` meaning is refused when negated and then reported as not understood.
+negated. Where a handler returns False, or a phrase that has no negated meaning is negated, it is not understood.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MICRO = r"(?:micro[ -]?batch(?:es)?)"
 REPLICA = r"(?:(?:data[ -]parallel |dp )?(?:replicas?|copies)|pipelines|(?:data[ -]parallel|dp) (?:ranks|devices|gpus|workers))"
 EACH = r"(?:per|on each|on every|for each|in each)\s+(?:single\s+)?"
 
+Act = Callable[["Values", re.Match[str], bool], bool | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
@@ -35,7 +37,7 @@ class Phrase:
 
     name: str
     pattern: re.Pattern[str]
-    act: Callable[[Values, re.Match[str], bool], None]
+    act: Act
     negatable: bool = False
     flag: bool = False
 
@@ -81,7 +83,7 @@ def _group(m: re.Match[str], name: str) -> str | None:
 
 
 def _p(
-    name: str, pattern: str, act: Callable[[Values, re.Match[str], bool], None], *, negatable: bool = False,
+    name: str, pattern: str, act: Act, *, negatable: bool = False,
     flag: bool = False,
 ) -> Phrase:  # fmt: skip
     # Spaces in a pattern match any run of blanks; <N> is a number, <R> a number that may follow other characters.
@@ -105,6 +107,8 @@ def _counted(field: str, noun: str, *, refuse: str = "per|/") -> list[Phrase]:
 
     tail = rf"(?!\s*(?:{refuse})(?!\w))"
     return [
+        _p(field, rf"(?:at least|no fewer than|minimum) (?P<lo><N>)(?: and| but|,) (?:at most|no more than|not more than|up to) "
+           rf"(?P<hi><N>)[ -]{noun}{tail}", span),
         _p(field, rf"between (?P<lo><N>) and (?P<hi><R>)[ -]{noun}{tail}", span),
         _p(field, rf"(?P<lo><N>)(?: to |-| - )(?P<hi><R>)[ -]{noun}{tail}", span),
         _p(field, rf"(?P<list><N>(?:, <R>)*,? or <R>)[ -]{noun}{tail}", among),
@@ -125,14 +129,14 @@ def _named(field: str, names: str, *, spaced: bool = True) -> list[Phrase]:
     return rows
 
 
-def _set(field: str, value: Any, *, negated: Any = None) -> Callable[[Values, re.Match[str], bool], None]:
+def _set(field: str, value: Any, *, negated: Any = None) -> Act:
     def act(values: Values, m: re.Match[str], no: bool) -> None:
         values.put(field, negated if no else value, m[0])
 
     return act
 
 
-def _family(family: str) -> Callable[[Values, re.Match[str], bool], None]:
+def _family(family: str) -> Act:
     def act(values: Values, m: re.Match[str], no: bool) -> None:
         (values.excluded if no else values.families).append((family, m[0]))
 
@@ -144,7 +148,7 @@ def _interleaved(values: Values, m: re.Match[str], _: bool) -> None:
     values.put("stages_per_device", number(m["n"]), m[0])
 
 
-def _field(field: str, group: str = "n") -> Callable[[Values, re.Match[str], bool], None]:
+def _field(field: str, group: str = "n") -> Act:
     def act(values: Values, m: re.Match[str], _: bool) -> None:
         value = number(m[group])
         if value < 1:
@@ -165,7 +169,7 @@ def _grid(values: Values, m: re.Match[str], _: bool) -> None:
     values.put("replicas", second, m[0])
 
 
-def _two(field_a: str, field_b: str) -> Callable[[Values, re.Match[str], bool], None]:
+def _two(field_a: str, field_b: str) -> Act:
     def act(values: Values, m: re.Match[str], _: bool) -> None:
         values.put(field_a, number(m["d"]), m[0])
         values.put(field_b, number(m["n"]), m[0])
@@ -184,8 +188,12 @@ def _ratio(values: Values, m: re.Match[str], _: bool) -> None:
     values.ratios.append((re.sub(r"[ -]", "", m["what"]), up, down, base, m[0]))
 
 
-def _memory(values: Values, m: re.Match[str], _: bool) -> None:
+def _memory(values: Values, m: re.Match[str], _: bool) -> bool | None:
+    things = r"(?:buckets?|sizes?|messages?|transfers?|parameters?|weights?|layers?|activations?|gradients?)"
+    if re.search(rf"(?<!\w){things}\s*(?:of|are|is|with)?\s*$", m.string[: m.start()]):
+        return False  # a size of something else
     values.put("memory_limit", size_bytes(m["size"], m["unit"]), m[0])
+    return None
 
 
 def _bucket(values: Values, m: re.Match[str], no: bool) -> None:
@@ -239,15 +247,20 @@ _OBJECTIVES = (
 
 PHRASES: tuple[Phrase, ...] = (
     # families
-    _p("family", r"1f-?1b,? \(?interleaved\)?|(?<!non-)(?<!not )interleaved 1f-?1b|interleav(?:ed|ing)|virtual pipeline(?: stages)?",
+    _p("family", r"1f-?1b,? \(?interleaved\)?|(?<!non-)(?<!not )interleaved 1f-?1b|interleav(?:ed|ing)|interleave(?: the)? stages|virtual pipeline(?: stages)?",
        _family("interleaved"), negatable=True, flag=True),
     _p("family", r"zero[ -]bubbles?(?:[ -](?:1f-?1b|h1))?(?: pipeline)?|zb-?h1|zbh-1", _family("zb-h1"), negatable=True, flag=True),
     _p("family", r"1f-?1b|one[ -]forward[ -,]*(?:and )?one[ -]backward|pipedream[ -]flush", _family("1f1b"), negatable=True, flag=True),
     _p("family", r"g-?pipe|fill[ -]drain|all forwards?,? (?:and )?(?:then|before) all(?: the)? backwards?|afab", _family("gpipe"),
        negatable=True, flag=True),
     # stages per device
-    _p("grid", rf"(?P<d><N>) (?:pipeline )?{DEVICE},? (?:each )?(?:with|of|holding|hosting|running) (?P<n><N>) "
-       rf"(?:virtual |model )?(?:stages|chunks)(?: each)?(?! per)", _two("pipeline", "stages_per_device")),
+    _p("grid", rf"(?P<d><N>) (?:pipeline )?{DEVICE},? (?:with|of|holding|hosting|running) (?P<n><N>) (?:virtual |model )?"
+       r"(?:stages|chunks) each", _two("pipeline", "stages_per_device")),
+    _p("grid", rf"(?P<d><N>) (?:pipeline )?{DEVICE},? each (?:with|of|holding|hosting|running) (?P<n><N>) (?:virtual |model )?"
+       r"(?:stages|chunks)", _two("pipeline", "stages_per_device")),
+    _p("grid", rf"(?P<n><N>) stages on (?:each|every one) of (?:the )?(?P<d><N>) (?:pipeline )?{DEVICE}",
+       _two("pipeline", "stages_per_device")),
+    _p("replicas", rf"(?:every|each) stage on (?P<n><N>) {DEVICE}", _field("replicas")),
     _p("grid", rf"(?P<d><N>) {REPLICA},? (?:each )?(?:with|of|over|on) (?P<n><N>) {STAGE} each", _two("replicas", "stages")),
     _p("grid", rf"(?P<d><N>) {REPLICA},? (?:each )?(?:with|of|over|on) (?P<n><N>) {DEVICE} each", _two("replicas", "pipeline")),
     _p("stages_per_device", rf"(?P<n><N>)[ -](?:virtual |model |pipeline )?(?:stages?|chunks?) {EACH}(?:pipeline )?{DEVICE}",
@@ -310,6 +323,8 @@ PHRASES: tuple[Phrase, ...] = (
        r"(?=\s*(?:$|[,.;)]|and))", _own_stream),
     _p("buckets", r"(?:gradient |grad )?(?:buckets|bucketing)|bucketed(?: (?:gradients?|reductions?|all-?reduces?))?|bucketi[sz]e"
        r"(?: (?:the )?gradients)?", _bucket, negatable=True, flag=True),
+    _p("buckets", r"(?:gradient |grad )?(?:reductions?|all-?reduces?|communication),? (?:is |are )?overlap(?:ped|ping|s) (?:with|by) (?:the )?"
+       r"(?:backward(?: pass(?:es)?)?|compute|computation)", _bucket, negatable=True, flag=True),
     _p("buckets", r"overlap(?:s|ped|ping)? (?:(?:the|of) )?(?:gradient |grad )?(?:reductions?|all-?reduces?|communication)(?: (?:with|and|by"
        r"|under) (?:the )?(?:backward(?: pass(?:es)?)?|compute|computation))?", _bucket, negatable=True, flag=True),
     # memory
@@ -341,6 +356,6 @@ PHRASES: tuple[Phrase, ...] = (
        _set("even", True, negated=False), negatable=True, flag=True),
     # objective and facts
     *(_p("objective", pattern, _set("objective", goal)) for goal, pattern in _OBJECTIVES),
-    _p("model_layers", r"(?P<n><N>)[ -]layers?(?: (?:model|gpt|transformer|network))?|has (?P<n2><N>) layers", lambda v, m, no: v.put(
+    _p("model_layers", r"(?P<n><N>)[ -]layers? (?:model|gpt|transformer|network)|model (?:has|with|of) (?P<n2><N>) layers", lambda v, m, no: v.put(
         "model_layers", number(m["n"] or m["n2"]), m[0])),
 )  # fmt: skip

@@ -46,9 +46,9 @@ AFTER = r"(?:\s+(?P<after>" + "|".join(_AFTER.values()) + r")(?!\w))?"
 _ABOUT = r"about|around|roughly|approximately|nearly|almost|some|~"
 
 NEGATION = re.compile(
-    r"(?<![\w-])(no|not|without|never|don't|do not|does not|doesn't|shouldn't|should not|mustn't|must not|can't|cannot|"
+    r"(?<![\w-])(no|not|zero|without|never|don't|do not|does not|doesn't|shouldn't|should not|mustn't|must not|can't|cannot|"
     r"isn't|aren't|avoid|avoiding|instead of|rather than|but not|and not|except(?: for)?|excluding|skip|disable|disabling|"
-    r"free of|neither|nor|non|from|other than|anything but|drop|remove|turn off|switch off)"
+    r"free of|neither|nor|non|from|other than|anything (?:but|except)|drop|remove|turn off|switch off)"
     r"((?:\s+|-)(?:a|an|the|any|use|using|to|be|with|do|of|have|having|need|for|want|its|all|apply|applying|kind))*"
     r"(?:\s+|-)$"
 )
@@ -58,7 +58,7 @@ NEGATED_AFTER = re.compile(
     r"turned off|is not allowed|are not allowed|is not needed|are not needed|is not wanted|are not wanted)(?!\w)"
 )
 COMPARED = re.compile(
-    r"(?<![\w-])(than|unlike|like|versus|vs\.?|compared (?:to|with)|similar to|same as|beats?|beating|as good as|"
+    r"(?<![\w-])(than|unlike|(?<!'d )(?<!would )(?<!i )(?<!we )like|versus|vs\.?|compared (?:to|with)|similar to|same as|beats?|beating|as good as|"
     r"as fast as|as (?:slow|low|small|much) as(?: in| with)?)(?:\s+(?:a|an|the|plain|our|my))*\s+$"
 )
 OR_GAP = re.compile(r"\s*,?\s*(?:or|nor)\s+(?:(?:a|an|the|any|use|using|with)\s+)*$")
@@ -78,7 +78,7 @@ FILLER = frozenset(
     at by into as so then also both each every all any either one's which where have has having let's let us do does get
     there here some set up i'd i'm we'd parallelism parallel distributed pipeline pipelined pipelines pipelining strategy
     configuration config setup style type kind way ways s split splits splitting divided divide cut placed place put own
-    their gradient gradients but just while whose via given named called such switch x"""
+    their gradient gradients but just while whose via given named called such switch x fit fits possible"""
     .split()
 )  # fmt: skip
 
@@ -99,6 +99,8 @@ UNSUPPORTED: tuple[tuple[str, str], ...] = (
     (r"gradient[ -]accumulation|accumulat\w+ gradients?|asynchronous(?:ly)?|async|stale|local sgd|diloco|"
      r"gradient compression|compress\w*|prefetch\w*|clip\w*|torch\.compile|cuda graphs?|elastic\w*|fault[ -]toleran\w+|"
      r"(?:global batch(?: size)?|micro-?batch size|batch size)(?:\s*(?:of|=|:)?\s*\d+)?", "this feature"),
+    (r"(?:bucket[ _]?)(?:s|sizes?)?,? (?:of |is )?(?:at most|at least|under|over|below|above|up to|less than|more than|no more than|"
+     r"no less than) \d+(?:\.\d+)? ?(?:[kmgt]i?b)", "a bound on the bucket size"),
     (r"interleaved[ -]zero[ -]bubble|zb-?v|zb-?h2|zb-?1p|zero[ -]bubble[ -]v|dual-?pipe-?v?|chimera|hanayo|"
      r"v-half|v-min|v-shaped?|looped bfs|breadth[ -]first|depth[ -]first|pipedream(?!-| flush)|terapipe|gems|"
      r"wave(?:-like)? pipeline", "this schedule family"),

@@ -140,23 +140,3 @@ def fenced_block(text: str, allowed: tuple[str, ...] = ("json", "python")) -> tu
     if not body.strip():
         raise ReplyError("the fenced block is empty")
     return language, body
-
-
-def atomic_write(path: Path, text: str) -> None:
-    """Temporary name, fsync, rename: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=path.suffix)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
