@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import pibroch.runtime.trainer  # noqa: F401 - bound to the real capture before a test replaces the name
 from pibroch.runtime import capture as capture_module
 from pibroch.runtime.captured import Captured, flatten_batch
 

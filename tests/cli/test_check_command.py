@@ -142,9 +142,7 @@ def test_model_without_annotations(capsys: Capture, schedule: Path, monkeypatch:
     assert "annotate" in said.json["error"]["message"]
 
 
-def test_unexpected_exception_is_one_line(
-    capsys: Capture, schedule: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_exception_is_one_line(capsys: Capture, schedule: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 

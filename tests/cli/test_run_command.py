@@ -31,7 +31,19 @@ def schedule(tmp_path: Path) -> Path:
 def test_documented_json_trace_and_view(capsys: Capture, schedule: Path, tmp_path: Path) -> None:
     trace, view = tmp_path / "t.json", tmp_path / "v.html"
     said = here(
-        capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "4", *LOCAL, "--trace", trace, "--view", view, "--json"
+        capsys,
+        "run",
+        schedule,
+        "--model",
+        "mlp-tiny",
+        "--steps",
+        "4",
+        *LOCAL,
+        "--trace",
+        trace,
+        "--view",
+        view,
+        "--json",
     )
     assert said.code == 0, said.err
     result = said.json
@@ -64,7 +76,19 @@ def test_losses_do_not_depend_on_the_schedule(capsys: Capture, schedule: Path, t
 
 def test_float64_is_compared_with_the_unsplit_batch(capsys: Capture, schedule: Path) -> None:
     said = here(
-        capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "1", *LOCAL, "--dtype", "float64", "--batch", "12", "--json"
+        capsys,
+        "run",
+        schedule,
+        "--model",
+        "mlp-tiny",
+        "--steps",
+        "1",
+        *LOCAL,
+        "--dtype",
+        "float64",
+        "--batch",
+        "12",
+        "--json",
     )
     assert said.code == 0, said.err
     assert said.json["equivalence"]["reference"] == "unsplit"
@@ -103,9 +127,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the workers")
 @pytest.mark.parametrize(("sent", "words"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "stopped")])
-def test_lost_worker_is_one_message_and_no_process_stays(
-    schedule: Path, sent: signal.Signals, words: str
-) -> None:
+def test_lost_worker_is_one_message_and_no_process_stays(schedule: Path, sent: signal.Signals, words: str) -> None:
     command = [
         sys.executable, "-m", "pibroch", "run", str(schedule), "--model", "mlp-tiny", *LOCAL,
         "--steps", "1000000", "--no-judge", "--deadline", "3", "--json",
