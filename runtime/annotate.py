@@ -32,16 +32,14 @@ def annotate(tag: str) -> Iterator[None]:
         yield
 
 
-# The tracer calls the next two while it traces and takes their results as constants. Written in the traced code
-# itself, the counters would be side effects, which it refuses inside of activation checkpoints.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+# The tracer calls the next two while it traces and takes their results as constants (`counting` marks them). Written
+# in the traced code itself, the counters would be side effects, which it refuses inside of activation checkpoints.
 def _next_index(tag: str) -> int:
     index = _COUNTS.get(tag, 0)
     _COUNTS[tag] = index + 1
     return index
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def restart() -> int:
     """All counters start at 0. A captured function begins with this, since a tracer may start over."""
     _COUNTS.clear()
@@ -51,6 +49,8 @@ def restart() -> int:
 @contextmanager
 def counting() -> Iterator[None]:
     """The extent of one capture: scopes of `annotate` are recorded."""
+    for function in (_next_index, restart):  # marked here, since marking imports the tracer
+        torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     _CAPTURE["on"] = True
     try:
         yield

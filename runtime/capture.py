@@ -69,7 +69,8 @@ def capture(model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any,
     attributes = {str(n.target): getattr(run.module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
     count = count_node.name if count_node is not None else count_value
     assert not isinstance(count, Tensor)
-    return Captured(name, regions.spec, _clean(graph), regions.info, bindings, loss_node.name, count, attributes)
+    home = loss_value.device.type
+    return Captured(name, regions.spec, _clean(graph), regions.info, bindings, loss_node.name, home, count, attributes)
 
 
 class _Run:

@@ -43,7 +43,8 @@ class NodeInfo:
 
 @dataclass(slots=True)
 class Captured:
-    """`loss` names the node of the loss (the mean, or the sum); `count` is the node of the count, a number, or None.
+    """`loss` names the node of the loss (the mean, or the sum); `count` is the node of the count, a number, or None;
+    `device` is the kind of device that the model was captured on ("cpu", "cuda").
 
     `attributes` holds what `get_attr` nodes refer to: constant tensors and the bodies of higher-order operators.
     Plain `pickle` works and needs nothing of the user's modules except custom operators and wrapped functions.
@@ -55,6 +56,7 @@ class Captured:
     info: dict[str, NodeInfo]
     bindings: dict[str, tuple[str, str]]
     loss: str
+    device: str
     count: str | float | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 

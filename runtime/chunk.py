@@ -11,12 +11,14 @@ nodes under their own seeds, and works on copies of inputs that it changes in pl
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import map_aggregate
 from torch.utils.checkpoint import checkpoint
 
 from pibroch.runtime.captured import Captured, NodeInfo
@@ -73,13 +75,19 @@ class ChunkModule:
         return dict(zip(self.outputs, results, strict=True))
 
 
-def build_chunk(captured: Captured, chunk: ChunkSpec, *, split_backward: bool) -> ChunkModule:
-    """The function of layers [chunk.start, chunk.stop). Its values are those that `chunk` names, in that order."""
-    return _Builder(captured, chunk, split_backward).build()
+def build_chunk(
+    captured: Captured, chunk: ChunkSpec, *, split_backward: bool, device: torch.device | str | None = None
+) -> ChunkModule:
+    """The function of layers [chunk.start, chunk.stop). Its values are those that `chunk` names, in that order.
+
+    `device` is where it will run, if not where the model was captured: tensors that the model makes are made there.
+    """
+    return _Builder(captured, chunk, split_backward, None if device is None else torch.device(device)).build()
 
 
 class _Builder:
-    def __init__(self, captured: Captured, chunk: ChunkSpec, split_backward: bool) -> None:
+    def __init__(self, captured: Captured, chunk: ChunkSpec, split_backward: bool, device: torch.device | None) -> None:
+        self.device = device
         self.captured, self.chunk = captured, chunk
         self.info = captured.info
         self.last = chunk.stop == len(captured.spec.layers)
@@ -139,7 +147,7 @@ class _Builder:
         for node in list(self.copies):
             if self._binding(node)[0] in ("", "batch") and mutated & {*self.info[node.name].storages}:
                 self.copies[node] = self.graph.call_method("clone", (self.copies[node],))
-        scope = _Scope(self.graph)
+        scope = _Scope(self.graph, self._moved)
         for node in self.nodes:
             if node not in self.copies:
                 if node.op != "get_attr":
@@ -147,7 +155,8 @@ class _Builder:
                 self.copies[node] = self._copy(node)
         scope.enter(NodeInfo())
         self.graph.output(tuple(self.copies[root] for root in self.roots))
-        attributes = {str(n.target): self.captured.attributes[str(n.target)] for n in self.nodes if n.op == "get_attr"}
+        names_used = {str(node.target) for node in self.nodes if node.op == "get_attr"}
+        attributes = {name: self._moved_attribute(self.captured.attributes[name]) for name in names_used}
         module = fx.GraphModule(attributes, self.graph, class_name="Chunk")
         return ChunkModule(
             params=names["param"],
@@ -165,6 +174,23 @@ class _Builder:
             forward=module.forward,
         )
 
+    def _moved(self, value: Any) -> Any:
+        """A device of the captured kind becomes the chunk's."""
+        if self.device is not None and isinstance(value, torch.device) and value.type == self.captured.device:
+            return self.device
+        return value
+
+    def _moved_attribute(self, value: Any) -> Any:
+        if self.device is None:
+            return value
+        if isinstance(value, Tensor):
+            return value.to(self.device) if value.device.type == self.captured.device else value
+        body: fx.GraphModule = copy.deepcopy(value)
+        for node in body.graph.nodes:
+            node.args, node.kwargs = map_aggregate(node.args, self._moved), map_aggregate(node.kwargs, self._moved)
+        body.recompile()
+        return body.to(self.device)
+
     def _binding(self, node: fx.Node) -> tuple[str, str]:
         return self.captured.bindings.get(node.name, ("", ""))
 
@@ -175,6 +201,7 @@ class _Builder:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.copies.__getitem__)
+        args, kwargs = map_aggregate(args, self._moved), map_aggregate(kwargs, self._moved)
         if node in self.split:
             x, weight, bias = _linear_arguments(node)
             names = self._binding(weight)[1], None if bias is None else self._binding(bias)[1]
@@ -209,8 +236,8 @@ def _two_roles(parameter: fx.Node, users: list[fx.Node]) -> bool:
 class _Scope:
     """Writes the entering and leaving of autocast and no_grad scopes into a graph, between nodes of other states."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: fx.Graph, moved: Callable[[Any], Any]) -> None:
+        self.graph, self.moved = graph, moved
         self.autocast: list[tuple[tuple[Any, ...], fx.Node]] = []
         self.grad: fx.Node | None = None
 
@@ -223,7 +250,9 @@ class _Scope:
         while len(self.autocast) > same:
             self.graph.call_function(torch.amp.autocast_mode._exit_autocast, (self.autocast.pop()[1],))
         for want in info.autocast[same:]:
-            self.autocast.append((want, self.graph.call_function(torch.amp.autocast_mode._enter_autocast, want)))
+            kind = self.moved(torch.device(want[0])).type
+            enter = self.graph.call_function(torch.amp.autocast_mode._enter_autocast, (kind, *want[1:]))
+            self.autocast.append((want, enter))
         if self.grad is None and not info.grad_enabled:
             self.grad = self.graph.call_function(no_grad_enter)
         elif self.grad is not None and info.grad_enabled:

@@ -100,7 +100,9 @@ class _SplitLinear(torch.autograd.Function):
         # autograd.Function runs forward without gradients, so this records nothing.
         ctx.save_for_backward(x if ctx.weight_name else None, weight)
         ctx.x_shape, ctx.x_stride = x.shape, x.stride()
-        return F.linear(x, weight, bias)
+        output = F.linear(x, weight, bias)
+        # Linear may return a view of its matrix product, and a view made here could not be changed in place later.
+        return torch.ops.aten._unsafe_view(output, output.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

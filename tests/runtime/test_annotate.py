@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 import torch
 from small_models import TinyGPT, token_batch, token_loss
@@ -44,6 +48,12 @@ def test_nested_scopes_count_globally_and_afresh_in_each_capture() -> None:
         assert captured.spec.fixed_stages
 
 
+def test_models_that_import_annotate_do_not_load_the_tracer() -> None:
+    code = "import sys, pibroch.runtime.annotate; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_eager_and_the_users_own_compile_ignore_scopes() -> None:
     model, x = Nested(), torch.ones(2, 3)
     plain = x
@@ -70,7 +80,7 @@ def test_untagged_operations_join_the_region_before_and_leading_ones_the_first()
             super().__init__()
             self.a, self.b, self.c = (nn.Linear(2, 2) for _ in range(3))
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             x = self.a(x)
             with annotate("LAYER"):
                 x = x.relu()
@@ -103,7 +113,7 @@ def test_scopes_inside_of_an_activation_checkpoint_count() -> None:
 
 def test_what_stands_between_inner_scopes_is_a_layer_of_the_outer_tag() -> None:
     class Between(Nested):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             with annotate("PP"):
                 with annotate("LAYER"):
                     x = self.parts[0](x)

@@ -19,7 +19,6 @@ from pibroch.runtime.capture import Captured, capture, flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.model import TensorSpec
 
-
 LOGGER = logging.getLogger("mine")
 
 
@@ -158,6 +157,7 @@ class Breaks(Plain):
 class Reassigns(Plain):
     def __init__(self) -> None:
         super().__init__()
+        self.seen: Tensor
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class ChangesAnotherRegionsValue(Plain):
 
 
 class ReadsAnotherRegionsBuffer(Reassigns):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with annotate("LAYER"):
             self.seen.add_(1.0)
             x = self.linear(x)

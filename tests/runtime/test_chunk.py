@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pibroch.runtime.annotate import annotate
 from pibroch.runtime.capture import Captured, capture
+from pibroch.runtime.chunk import build_chunk
+from pibroch.runtime.plan import ChunkSpec
 from pibroch.runtime.randomness import seed_of, seeded
 
 
@@ -83,7 +85,7 @@ class Skips(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with annotate("LAYER"):
             first = self.layers[0](x).tanh()
         with annotate("LAYER"):
@@ -95,7 +97,7 @@ class Skips(nn.Module):
 
 
 class WholeTuple(Skips):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with annotate("LAYER"):
             parts = self.layers[0](x).split(WIDTH // 2, dim=-1)
             y = parts[0] * parts[1]
@@ -125,9 +127,10 @@ class Masked(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.frequency: Tensor
         self.register_buffer("frequency", torch.linspace(0.1, 1.0, WIDTH))
 
-    def forward(self, ids: Tensor, *, keep: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, *, keep: Tensor) -> Any:
         with annotate("LAYER"):
             length = ids.shape[1]
             mask = torch.ones(length, length, dtype=torch.bool).tril() & keep[:, None, None, :]
@@ -165,7 +168,7 @@ class InPlace(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with annotate("LAYER"):
             x = self.layers[0](x)
             x[:, 0] = 2.0
@@ -236,7 +239,7 @@ class Scoped(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with torch.no_grad(), annotate("LAYER"):
             x = self.layers[0](x)
         with torch.autocast("cpu", torch.bfloat16):
@@ -295,7 +298,7 @@ def test_dropout_under_an_activation_checkpoint_draws_the_same_numbers_again() -
     one = run_chain(captured, model, batch, [], seed=(2, 5))
     assert_same(run_chain(captured, model, batch, [1], seed=(2, 5)), one)
     # A wrong mask in the repeated forward would give gradients that finite differences contradict.
-    weight = model.blocks[0].down.weight
+    weight = dict(model.named_parameters())["blocks.0.down.weight"]
     gradient = one[1]["blocks.0.down.weight"]
     assert gradient is not None
     direction = torch.randn_like(weight)
@@ -330,7 +333,7 @@ def test_every_kind_of_random_operation_is_seeded() -> None:
             super().__init__()
             self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             with annotate("LAYER"):
                 x = self.a(x) + torch.rand_like(x) + torch.randn(4) + torch.randint(0, 9, (4,))
             with annotate("LAYER"):
@@ -356,6 +359,26 @@ def test_seeds_differ_in_every_coordinate_and_follow_manual_seed() -> None:
     got = seeded(torch.rand, 2)((7, 3), 5)
     generator = torch.Generator().manual_seed(seed_of((7, 3), 2))
     assert torch.equal(got, torch.rand(5, generator=generator))
+
+
+def test_a_chunk_for_another_device_makes_its_tensors_there() -> None:
+    weights = torch.rand(VOCABULARY)
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits = checkpoint(model, batch["ids"], use_reentrant=False)
+        noise = torch.zeros(VOCABULARY, device=logits.device)
+        return F.cross_entropy((logits + noise).flatten(0, 1), batch["labels"].flatten(), weight=weights)
+
+    model, batch = TinyGPT(depth=1), token_batch()
+    captured = capture(model, loss, batch, name="gpt")
+    spec = ChunkSpec(0, 0, 0, len(captured.spec.layers))
+    chunk = build_chunk(captured, spec, split_backward=False, device="meta")
+    params = {name: p.to("meta") for name, p in model.named_parameters()}
+    result = chunk(params, {}, {name: leaf.to("meta") for name, leaf in batch.items()}, {})["loss"]
+    assert (result.device.type, result.shape) == ("meta", ())
+    on_cpu = build_chunk(captured, spec, split_backward=False, device="cpu")
+    again = on_cpu(dict(model.named_parameters()), {}, batch, {})["loss"]
+    assert torch.equal(again, loss(model, batch))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

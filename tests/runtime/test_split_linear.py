@@ -118,6 +118,19 @@ def test_frozen_parameters_get_no_gradient(frozen: tuple[str, ...]) -> None:
     _equal(_grads(x, params), reference)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(4, 7), (2, 3, 7)])
+def test_its_output_may_be_changed_in_place(shape: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(0)
+    params, x = _params(bias=bias), torch.randn(shape, requires_grad=True)
+    (F.linear(x, params["w"], params.get("b")).relu_() ** 2).sum().backward()
+    reference = _grads(x, params)
+    queue = WeightQueue()
+    (_split(x, params, queue).relu_() ** 2).sum().backward()
+    queue.run(params)
+    _equal(_grads(x, params), reference)
+
+
 def test_an_input_without_gradient_still_gives_weight_gradients() -> None:
     params, x = _params(bias=True), torch.randn(4, 7)
     F.linear(x, params["w"], params["b"]).square().sum().backward()
