@@ -55,8 +55,8 @@ class Observer(fx.Interpreter):
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self._current = Fact()
         self._flops = _Flops()
-        cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-        self._generators = [torch.default_generator, *(torch.cuda.default_generators[i] for i in cuda)]
+        # Those of CUDA devices exist once CUDA is in use.
+        self._generators = [torch.default_generator, *torch.cuda.default_generators]
 
     def observe(self, *inputs: Any) -> tuple[Any, ...]:
         """Run on real inputs in placeholder order."""

@@ -102,7 +102,8 @@ class _SplitLinear(torch.autograd.Function):
         ctx.x_shape, ctx.x_stride = x.shape, x.stride()
         output = F.linear(x, weight, bias)
         # Linear may return a view of its matrix product, and a view made here could not be changed in place later.
-        return torch.ops.aten._unsafe_view(output, output.shape)
+        whole: Tensor = torch.ops.aten._unsafe_view(output, output.shape)
+        return whole
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -327,6 +327,23 @@ def test_dropout_depends_on_step_and_microbatch_but_not_on_cuts_or_the_generator
     assert len({*others, whole[0].item()}) == 5
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_dropout_does_not_depend_on_cuts_either() -> None:
+    model, batch = TinyGPT(dropout=0.2).cuda(), {name: leaf.cuda() for name, leaf in token_batch().items()}
+    captured = capture(model, token_loss, batch, name="gpt")
+    assert captured.spec.random
+    whole = run_chain(captured, model, batch, seed=(3, 1))
+    on_cpu = capture(TinyGPT(dropout=0.2), token_loss, token_batch(), name="gpt")
+    moved = build_chunk(on_cpu, ChunkSpec(0, 0, 0, 5), split_backward=False, device="cuda")
+    loss = moved(dict(model.named_parameters()), {}, batch, {}, seed=(3, 1))["loss"]
+    torch.testing.assert_close(loss.detach(), whole[0])
+    torch.cuda.manual_seed(77)
+    for cuts in ([1], [2, 3], [1, 2, 3, 4]):
+        for split in (False, True):
+            torch.testing.assert_close(run_chain(captured, model, batch, cuts, split=split, seed=(3, 1)), whole)
+
+
 def test_every_kind_of_random_operation_is_seeded() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:
