@@ -179,11 +179,13 @@ class _Reader:
             elif item.negated and not item.phrase.negatable:
                 self.refuse(item.neg_start, item.end, "this negation is not understood")
             else:
+                before_it = self.values.said()
                 if item.phrase.act(self.values, item.match, item.negated) is False:
                     self.refuse(item.neg_start, item.end, "it is not understood here")
                     continue
                 self._either(i, item)
-                self.used[self.original(item.neg_start, item.end)] = ("no " if item.negated else "") + item.phrase.name
+                new = [row for row in self.values.said() if row not in before_it]
+                self.used[self.original(item.neg_start, item.end)] = ", ".join(new) or "said before"
 
     def _negate(self, i: int, item: _Found, before: str) -> None:
         previous = self.found[i - 1] if i else None

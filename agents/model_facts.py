@@ -21,7 +21,7 @@ def facts(model: ModelSpec, *, optimizer_slots: int = 2) -> str:
         "Stages are runs of consecutive layers; without a cut they are balanced by work.",
         "",
         "| layers | parameters, bytes each | kept from forward to backward, bytes each "
-        "| sent to the next layer, bytes | work |",
+        "| sent to the next layer, bytes | work, each |",
         "|---|---|---|---|---|",
     ]  # fmt: skip
     run: list[LayerSpec] = []
@@ -49,4 +49,4 @@ def facts(model: ModelSpec, *, optimizer_slots: int = 2) -> str:
 def _row(model: ModelSpec, layer: LayerSpec, total: float) -> tuple[str, str, str, str]:
     params = sum(model.params[p].nbytes for p in layer.params)
     sent = sum(model.values[v].nbytes for v in layer.produces)
-    return str(params), str(layer.saved_bytes), str(sent), f"{layer.flops / total:.1%} each"
+    return str(params), str(layer.saved_bytes), str(sent), f"{layer.flops / total:.1%}"

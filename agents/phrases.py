@@ -52,6 +52,16 @@ class Values:
         self.excluded: list[tuple[str, str]] = []
         self.ratios: list[tuple[str, int, int, str, str]] = []
 
+    def said(self) -> list[str]:
+        """All that is set, as short text."""
+        rows = [f"{name} = {value}" for name, (value, _) in self.fields.items()]
+        kinds = {"low": "at least", "high": "at most", "among": "one of"}
+        rows += [f"{name} {kinds[k]} {value}" for name, bounds in self.bounds.items() for k, value, _ in bounds]
+        rows += [f"family = {family}" for family, _ in self.families]
+        rows += [f"not {family}" for family, _ in self.excluded]
+        rows += [f"{what} = {up}/{down} of {base}" for what, up, down, base, _ in self.ratios]
+        return rows
+
     def put(self, field: str, value: Any, phrase: str) -> None:
         """Set `field`; the same value twice is fine."""
         old = self.fields.get(field)

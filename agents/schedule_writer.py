@@ -153,7 +153,7 @@ class _Loop:
     def _placement(self, phase: Phase, told: list[Feedback], previous: str) -> tuple[Schedule | None, str]:
         rows = told
         for _ in range(self.attempts):
-            previous = self._ask(phase, previous, rows, {})
+            previous = self._ask(phase, previous, rows)
             schedule, rows = read_reply(previous, phase=1, placement=None)
             if schedule is not None:
                 _, rows = judge_placement(schedule, self.intent, self.model)
@@ -164,13 +164,14 @@ class _Loop:
         return None, previous
 
     def _concurrency(self, phase: Phase, placement: Schedule, *, final: bool) -> Schedule | None:
-        text = json.dumps(placement.to_json()["directives"], indent=1)
+        lines = ",\n".join("  " + json.dumps(row) for row in placement.to_json()["directives"])
+        text = f"[\n{lines}\n]"
         default = numbers(simulate(lower(placement, self.model), self.costs))
         given = {"placement": f"```json\n{text}\n```", "numbers": default}
         rows: list[Feedback] = []
         previous = ""
         for _ in range(self.attempts):
-            previous = self._ask(phase, previous, rows, given)
+            previous = self._ask(phase, previous, rows, placement, given)
             try:
                 schedule, rows = read_reply(previous, phase=2, placement=placement)
             except Infeasible as error:
@@ -201,7 +202,14 @@ class _Loop:
             return []
         return [Feedback("INTENT", "", f"{self.devices} devices are available: use 0 to {self.devices - 1} only")]
 
-    def _ask(self, phase: Phase, previous: str, rows: list[Feedback], given: dict[str, str]) -> str:
+    def _ask(
+        self,
+        phase: Phase,
+        previous: str,
+        rows: list[Feedback],
+        placement: Schedule | None = None,
+        given: Mapping[str, str] | None = None,
+    ) -> str:
         # Imported here: DSPy takes seconds, and without a language model nothing of it is needed.
         from pibroch.agents.lm.dspy_engine import call
         from pibroch.agents.writer_module import ScheduleWriter
@@ -210,14 +218,14 @@ class _Loop:
         request = Request(
             role="writer", subject=self.model.name, phase=phase.phase, attempt=phase.attempts, messages=(),
             deadline_s=DEADLINE_S, semantic_key=self._semantic_key(),
-            previous_hash=digest([previous, given.get("placement", "")]),
+            previous_hash=digest([previous, placement.to_json() if placement else None]),
             sample=self.sample, schema_version=WRITER_SCHEMA, max_tokens=8192,
         )  # fmt: skip
         self.say(f"phase {phase.phase}, attempt {phase.attempts}: asking {self.lm.name}")
         _, reply, sent = call(
             ScheduleWriter(phase.phase, self.prompts), self.lm, request, intent=self.intent.text,
-            reading=reading(self.intent, self.limit, self.devices), model=facts(self.model),
-            previous=shown(previous) if rows else "", feedback=as_text(rows), **given,
+            reading=reading(self.intent, self.limit, self.devices), model=facts(self.model), **(given or {}),
+            previous=shown(previous) if rows else "", feedback=as_text(rows),
         )  # fmt: skip
         self.stale += reply.stale
         self.prompt_hash = sent.prompt_hash
@@ -229,18 +237,34 @@ class _Loop:
         self.say(f"phase {phase.phase}, attempt {phase.attempts}: {outcome}")
 
     def _semantic_key(self) -> str:
-        return digest([self.intent.text, facts(self.model), self.limit, self.devices])
+        # Of the task, not of its wording: a reworded prompt or a measured byte count leaves recordings findable.
+        return digest([self.intent.text, self.model.name, len(self.model.layers), self.limit, self.devices])
+
+
+_NAMES = {
+    "pipeline": "pipeline devices", "num_devices": "devices in all", "microbatches": "microbatches per replica",
+    "total_microbatches": "microbatches over all replicas", "buckets": "gradient buckets (bucket_size)",
+    "bucket_size": "bucket size in MB", "reduce_stream": "reductions run on", "stream": "transfers run on",
+    "families": "family, one of", "cut": "stage i + 1 starts at layer", "even": "equal stages",
+    "uniform_layers": "layers in every stage",
+}  # fmt: skip
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def reading(intent: Intent, limit: int | None, devices: int | None) -> str:
     """What the mechanical checks hold a writer to, and which words they could not use."""
     skipped = {"text", "used", "unused", "unsupported", "bounds", "ratios", "excluded", "memory_limit", "model_layers"}
     lines = [
-        f"- {name.replace('_', ' ')}: {value}"
+        f"- {_NAMES.get(name, name.replace('_', ' '))}: {_plain(value)}"
         for name, value in intent.model_dump(exclude_defaults=True).items()
         if name not in skipped
     ]
-    lines += [f"- {name.replace('_', ' ')}: {bound}" for name, bound in intent.bounds.items()]
+    lines += [f"- {_NAMES.get(name, name.replace('_', ' '))}: {bound}" for name, bound in intent.bounds.items()]
     lines += [
         f"- {what}: {up}/{down} times the number of {base.replace('pipeline', 'pipeline devices')}"
         for what, up, down, base in intent.ratios

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from scripted_lm import ScriptedModel, block
 
 from pibroch.agents.feedback import Feedback
 from pibroch.agents.lm.base import LMError, Paused
+from pibroch.agents.lm.replay import Recorder, ReplayMiss, ReplayModel
 from pibroch.agents.phases import erase_phase2
 from pibroch.agents.schedule_writer import write_schedule
 from pibroch.agents.writer_module import prompt
@@ -56,7 +58,7 @@ def test_each_request_stands_alone() -> None:
     lm = ScriptedModel([block(placement()), block(placement() + ONE_F_ONE_B)])
     write_schedule(SENTENCE, MODEL, lm=lm)
     second = ["def schedule(placement)", '"PP": 1', "bubble"]
-    for i, needed in ((0, ["num_microbatches", "microbatches: 4"]), (1, second)):
+    for i, needed in ((0, ["num_microbatches", "microbatches per replica: 4"]), (1, second)):
         text = lm.prompt(i)
         assert SENTENCE in text
         assert "exactly one fenced block" in text
@@ -232,6 +234,27 @@ def test_without_a_model_the_planner_writes_both_phases() -> None:
     assert written.schedule is not None
     assert written.schedule.directives == given.directives
     assert (written.lm, written.matches, [p.attempts for p in written.phases]) == ("planner", True, [1, 1])
+
+
+def test_a_recorded_conversation_replays_and_a_reworded_prompt_makes_it_stale(tmp_path: Path) -> None:
+    answers = [block(placement(m=8)), block(placement()), block(placement() + ONE_F_ONE_B)]
+    first = write_schedule(SENTENCE, MODEL, lm=Recorder(ScriptedModel(answers), tmp_path))
+    again = write_schedule(SENTENCE, MODEL, lm=ReplayModel(tmp_path))
+    assert again.verified
+    assert again.stale == 0
+    assert (again.schedule, again.phases) == (first.schedule, first.phases)
+    reworded = write_schedule(SENTENCE, MODEL, lm=ReplayModel(tmp_path), prompts={"schedule_phase1": "Other words."})
+    assert reworded.verified
+    assert reworded.stale == 2  # both attempts of phase 1; phase 2's prompt is as it was
+    with pytest.raises(ReplayMiss):
+        write_schedule(SENTENCE + ", no recompute", MODEL, lm=ReplayModel(tmp_path))
+
+
+def test_a_recorded_candidate_is_judged_again(tmp_path: Path) -> None:
+    write_schedule(SENTENCE, MODEL, lm=Recorder(ScriptedModel([block(placement()), block(placement() + GPIPE)]),
+                                                tmp_path), attempts=1)  # fmt: skip
+    again = write_schedule(SENTENCE, MODEL, lm=ReplayModel(tmp_path), attempts=1)
+    assert (again.verified, again.schedule) == (False, None)
 
 
 def test_what_cannot_be_followed_is_said() -> None:
