@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
+from cli_helper import fresh, here
 
 from pibroch.cli.app import app
 from pibroch.runtime.directives import parse_schedule
@@ -84,3 +87,40 @@ def test_commands_and_their_options_exist(page: Path) -> None:
                 elif word.startswith("--"):
                     known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
                     assert word in known, f"{page.name}: {line}: {word}"
+
+
+def test_own_model_example_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = blocks(TOP / "docs/annotating.md", "python")
+    assert code.startswith("# my_job.py\n")
+    (tmp_path / "my_job.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    sentence = "1F1B over 2 stages, 4 microbatches"
+    written = here(capsys, "generate", sentence, "--model", "my_job:workload", "-o", "mine.json", "--json")
+    assert written.code == 0, written.err
+    ran = fresh(
+        "run", "mine.json", "--model", "my_job:workload", "--steps", "2", "--launcher", "local", "--json", cwd=tmp_path
+    )
+    assert ran.code == 0, ran.err
+    assert ran.json["equivalence"]["bitwise"] is True
+
+
+def test_quickstart_script_trains(tmp_path: Path) -> None:
+    (code,) = blocks(TOP / "docs/quickstart.md", "python")
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]
+
+
+def test_readme_python_uses_public_names_only() -> None:
+    import pibroch
+
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            for names in re.findall(r"^from pibroch import (.+)$", block, flags=re.M):
+                assert set(names.split(", ")) <= set(pibroch.__all__), page.name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -41,6 +44,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of the documented codes."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)  # as Ctrl-C: workers and temporary files go before we do
     sys.exit(run_cli(list(sys.argv[1:] if args is None else args)))
 
 
@@ -51,18 +57,38 @@ def run_cli(args: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
-        # The reader of our output has gone (`pibroch … | head`): nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # the reader of our output has gone (`pibroch … | head`): nothing is left to say to it
         return 0
-    except (Exception, typer.Abort) as error:
+    except (Exception, KeyboardInterrupt) as error:
         kind, message, code = explain(error)
         if os.environ.get("PIBROCH_DEBUG"):
             traceback.print_exception(error)
             print(getattr(error, "detail", ""), file=sys.stderr)
         if "--json" in args:
-            print(json.dumps({"ok": False, "error": {"kind": kind, "message": message}}), flush=True)
+            try:
+                print(json.dumps({"ok": False, "error": {"kind": kind, "message": message}}), flush=True)
+            except OSError:
+                _drop_stdout()  # it may be what failed; the message below is said in any case
         print(f"pibroch: {message}", file=sys.stderr, flush=True)
         return code
+
+
+def _drop_stdout() -> None:
+    """Send what is left in the buffer nowhere: the interpreter would fail on it at its end."""
+    with contextlib.suppress(OSError, ValueError):  # a stdout without a descriptor needs none of this
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal asked us to end."""
+
+    number = signal.SIGINT
+
+
+def _interrupt(number: int, frame: object) -> None:
+    error = _Interrupted()
+    error.number = signal.Signals(number)
+    raise error
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
@@ -71,8 +97,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         context: Any = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         return "usage", error.format_message() + hint, error.exit_code
-    if isinstance(error, typer.Abort):
-        return "interrupted", "interrupted", 130
+    if isinstance(error, typer.Abort | KeyboardInterrupt):
+        number = getattr(error if isinstance(error, KeyboardInterrupt) else error.__cause__, "number", signal.SIGINT)
+        return "interrupted", f"interrupted by {signal.Signals(number).name}", 128 + number
     if isinstance(error, PibrochError):
         return _KINDS.get(error.exit_code, "input"), str(error), error.exit_code
     if isinstance(error, OSError) and error.errno in _OS_REASONS:

@@ -44,4 +44,6 @@ def _quick(name: str, module: Any) -> dict[str, Any]:
         return {"pairs": 5, "table_microbatches": (4,), "table_peers": ("1f1b",), "table_pairs": 5}
     if name == "emulate":
         return {"profiles": ["equal-8"], "steps": 1}
+    if name == "scale":
+        return {"quick": True}
     raise typer.BadParameter(f"{name} is short: it takes no --quick")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import explain
 
 Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 Model = Annotated[
@@ -66,8 +66,13 @@ def say(message: str) -> None:
 
 
 def out(lines: str | Sequence[str]) -> None:
-    """The result for people, on stdout."""
-    print(lines if isinstance(lines, str) else "\n".join(lines))
+    """The result, on stdout. Raises `InputError` where it cannot be written (a full disk)."""
+    try:
+        print(lines if isinstance(lines, str) else "\n".join(lines), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"standard output: {explain(error)}") from error
 
 
 def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bool, failure: int = 1) -> None:
@@ -76,10 +81,9 @@ def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bo
     Leaves with exit code `failure` where the result says `"ok": False`.
     """
     if as_json:
-        print(json.dumps(_plain_numbers(result), allow_nan=False, default=_jsonable), flush=True)
+        out(json.dumps(_plain_numbers(result), allow_nan=False, default=_jsonable))
     else:
         out(lines)
-        sys.stdout.flush()
     if result.get("ok") is False:
         raise typer.Exit(failure)
 
@@ -108,21 +112,6 @@ def show_seconds(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} µs"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all (a temporary file beside it, renamed). Makes the folder."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # a device or a pipe: it must not be replaced by a file
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _plain(text: str) -> str:

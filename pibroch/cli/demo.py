@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pibroch.cli.common import Deadline, Json, LauncherName, Model, finish, say, write_text
+from pibroch.cli.common import Deadline, Json, LauncherName, Model, finish, say
+from pibroch.runtime.files import check_writable, write_atomically
 
 NAME = "demo"
 INTENT = "1F1B over 2 stages, 8 microbatches"
@@ -45,13 +46,15 @@ def command(
     from pibroch.runtime.errors import InputError
     from pibroch.runtime.simulate import simulate
 
+    file, page = out / "schedule.json", out / "view.html"
+    check_writable(file)
+    check_writable(page)
     say(f"reading: {sentence}")
     loaded = load_model(model)
     written = write_schedule(sentence, loaded.spec, say=say)
     if written.schedule is None:
         raise InputError("\n".join(written_lines(written)))
-    file, page = out / "schedule.json", out / "view.html"
-    write_text(file, schedule_text(written.schedule))
+    write_atomically(file, schedule_text(written.schedule))
     options = Options(launcher=launcher, deadline=deadline)
     with open_trainer(loaded.workload, written.schedule, options) as trainer:
         say(f"starting workers ({launcher})")

@@ -18,8 +18,8 @@ from pibroch.cli.common import (
     finish,
     parse_bytes,
     say,
-    write_text,
 )
+from pibroch.runtime.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from pibroch.agents.intent import Intent
@@ -61,8 +61,13 @@ def command(
     from pibroch.project import find_project
     from pibroch.runtime.directives import schedule_text
 
+    if out is not None:
+        check_writable(out)
     read_intent(sentence)  # a contradiction is said at once, before anything is captured or asked
     limit = parse_bytes(memory_limit)
+    for path in (out, record and record / "reply.json"):
+        if path is not None:
+            check_writable(path)
     writer = open_lm(lm or find_project().settings.get("lm"), record=record)
     loaded = load_model(model)
     options = Options(launcher=launcher, address=address, deadline=deadline)
@@ -88,7 +93,7 @@ def command(
     if written.schedule is not None:
         text = schedule_text(written.schedule)
         if out is not None:
-            write_text(out, text)
+            write_atomically(out, text)
             lines.append(f"schedule   {out}")
         else:
             lines.append(text)

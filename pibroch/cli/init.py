@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from pibroch.cli.common import Json, finish, write_text
+from pibroch.cli.common import Json, finish
 from pibroch.project import FILE
+from pibroch.runtime.files import write_atomically
 
 NAME = "init"
 
@@ -88,7 +89,7 @@ def command(
     written = []
     for name, text in files.items():
         if not (folder / name).exists():
-            write_text(folder / name, text)
+            write_atomically(folder / name, text)
             written.append(name)
     for room in ("specs", "playbooks", "tasks"):
         (folder / room).mkdir(exist_ok=True)

@@ -24,6 +24,7 @@ from pibroch.cli.common import (
     say,
     show_seconds,
 )
+from pibroch.runtime.files import check_writable
 
 if TYPE_CHECKING:
     from pibroch.cli.running import Options
@@ -79,9 +80,10 @@ def command(
     )
     from pibroch.runtime.trace import write_trace
 
-    if trace and trace.exists() and not trace.is_file():
-        raise typer.BadParameter(f"{trace} is not a file", param_hint="--trace")
     limit = parse_bytes(memory_limit)
+    for path in (trace, view):
+        if path is not None:
+            check_writable(path)  # before minutes of work
     options = Options(
         launcher=launcher, address=address, device=device, dtype=None if dtype == "float32" else dtype,
         deadline=deadline, port=port, seed=seed,
@@ -163,7 +165,7 @@ def _against(trainer: Trainer, other: Any, options: Options, *, samples: int | N
         # Without --batch each schedule takes its own size, and the ratio is that of tokens per second.
         mine = trainer.workload.batch(samples or trainer.batch_size, 0)
         theirs = trainer.workload.batch(samples or peer.batch_size, 0)
-        found = paired(lambda: peer.step(theirs), lambda: trainer.step(mine), pairs=10, keep_noisy=True).to_json()
+        found = paired(lambda: peer.step(theirs), lambda: trainer.step(mine), pairs=10, keep_noisy=True)
         share = 1.0 if samples else trainer.batch_size / peer.batch_size
-        low, high = found["interval"]  # type: ignore[misc]
-        return {**found, "ratio": found["ratio"] * share, "interval": [low * share, high * share]}
+        limits = [found.lower * share, found.upper * share]
+        return {**found.to_json(), "ratio": found.ratio * share, "interval": limits}

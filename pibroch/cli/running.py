@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pibroch.cli.common import say, show_bytes, write_text
+from pibroch.cli.common import say, show_bytes
+from pibroch.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from pibroch.evals.judge import Verdict
@@ -135,7 +136,7 @@ def write_view(path: Path, trainer: Trainer, *, trace: Trace, verdict: Verdict |
         facts |= {"equal": verdict.ok, "reference": verdict.reference, "largest_difference": _largest(verdict)}
     plan = trainer.plan
     text = page(trainer.schedule, trainer.captured.spec, plan, simulate(plan, costs), facts=facts, trace=trace)
-    write_text(path, text)
+    write_atomically(path, text)
 
 
 def page(

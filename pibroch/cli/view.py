@@ -20,8 +20,8 @@ from pibroch.cli.common import (
     Seed,
     finish,
     say,
-    write_text,
 )
+from pibroch.runtime.files import check_writable, write_atomically
 
 NAME = "view"
 
@@ -52,6 +52,7 @@ def command(
         raise typer.BadParameter("--launcher, --address and --emulate go with --measure")
     if profile and measure:
         raise typer.BadParameter("--profile is for simulation alone: with --measure the measured costs are used")
+    check_writable(out)
     parsed = load_schedule_named(schedule)
     if measure:
         options = Options(
@@ -70,6 +71,6 @@ def command(
         violations = verify(plan, model=spec)
         if violations:
             raise InputError(f"{schedule}: {violations[0].message}")
-        write_text(out, page(parsed, spec, plan, simulate(plan, costs), facts={"verified": True}))
+        write_atomically(out, page(parsed, spec, plan, simulate(plan, costs), facts={"verified": True}))
         result = {"ok": True, "view": out, "measured": False, "emulated": False, "equal": None}
     finish(result, str(out), as_json=as_json)

@@ -1,0 +1,49 @@
+"""`pibroch bench` and `pibroch doctor`: thin, but their wiring must hold."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import get_args
+
+import pytest
+from cli_helper import here
+
+from pibroch.cli import bench
+
+Capture = pytest.CaptureFixture[str]
+NAMES = get_args(bench.Bench)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_bench_takes_what_the_command_passes(name: str) -> None:
+    module = import_module(f"pibroch.evals.bench_{name}")
+    taken = inspect.signature(module.run).parameters
+    assert "progress" in taken
+    assert ("launcher" in taken) == (name != "scale")
+    assert callable(module.report)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_result_is_reported(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    module = import_module(f"pibroch.evals.bench_{name}")
+    monkeypatch.setattr(module, "run", lambda **options: {"ok": False, "seen": sorted(options)})
+    monkeypatch.setattr(module, "report", lambda result: f"seen {result['seen']}")
+    said = here(capsys, "bench", name, "--json")
+    assert said.code == 1
+    assert said.json["bench"] == name
+    assert said.json["seen"] == ["progress"]
+    assert here(capsys, "bench", name).out.startswith("seen")
+
+
+def test_wrong_calls(capsys: Capture) -> None:
+    assert here(capsys, "bench", "patience").code == 2
+    assert here(capsys, "bench", "scale", "--launcher", "local").code == 2
+
+
+def test_doctor_names_what_is_there(capsys: Capture) -> None:
+    said = here(capsys, "doctor", "--json")
+    assert said.code == 0
+    names = {finding["name"] for finding in said.json["findings"]}
+    assert {"torch", "ray", "cuda", "sandbox"} <= names
+    assert "torch" in here(capsys, "doctor").out
