@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import queue
+import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -41,6 +45,7 @@ PEERS = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipev": "ScheduleDualPipeV",
 }
+KILLED = 10.0  # seconds that a killed process may take to be gone
 _ONE_STAGE = ("gpipe", "1f1b")
 _V_SHAPED = ("zbv", "dualpipev")
 
@@ -95,7 +100,7 @@ class PeerPool:
         self._folder = tempfile.TemporaryDirectory(prefix="pibroch-peers-")
         context = multiprocessing.get_context("spawn")
         self._processes, self._pipes = [], []
-        with _one_thread_per_process():
+        with _one_thread_per_process(), _without_interrupts():
             for rank in range(ranks):
                 ours, theirs = context.Pipe()
                 job = _Job(rank, ranks, os.path.join(self._folder.name, "rendezvous"), workload, batch, seed, deadline)
@@ -144,7 +149,7 @@ class PeerPool:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.join()
+            process.join(KILLED)
         self._folder.cleanup()
 
     def __enter__(self) -> PeerPool:
@@ -165,21 +170,42 @@ class PeerPool:
 
     def _collect(self) -> list[Any]:
         end = time.monotonic() + self.deadline
-        results = []
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(max(0.0, end - time.monotonic())):
-                raise WorkerError(f"peer rank {rank} did not answer within {self.deadline:g} s")
+        results: dict[int, Any] = {}
+        while len(results) < self.ranks:
+            waiting = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in results}
+            ready = connection.wait(list(waiting), max(0.0, end - time.monotonic()))  # the first to end is the cause
+            if not ready:
+                late = ", ".join(map(str, waiting.values()))
+                raise WorkerError(f"peer rank {late} did not answer within {self.deadline:g} s")
+            for pipe, rank in waiting.items():
+                if pipe in ready:
+                    results[rank] = self._receive(rank, pipe, end)
+        return [results[rank] for rank in range(self.ranks)]
+
+    def _receive(self, rank: int, pipe: Connection, end: float) -> Any:
+        """One answer. A peer that is stopped in the middle of a long one does not hold us."""
+        box: queue.Queue[Any] = queue.Queue()
+
+        def read() -> None:
             try:
-                ok, value = pipe.recv()
-            except (EOFError, OSError) as error:
-                raise WorkerError(f"peer rank {rank} has died") from error
-            if not ok:
-                message, trace = value
-                failure = WorkerError(f"peer rank {rank}: {message}")
-                failure.detail = trace
-                raise failure
-            results.append(value)
-        return results
+                box.put(pipe.recv())
+            except (EOFError, OSError):
+                box.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            answer = box.get(timeout=max(1.0, end - time.monotonic()))
+        except queue.Empty:
+            raise WorkerError(f"peer rank {rank} did not answer within {self.deadline:g} s") from None
+        if answer is None:
+            raise WorkerError(f"peer rank {rank} has died")
+        ok, value = answer
+        if not ok:
+            message, trace = value
+            failure = WorkerError(f"peer rank {rank}: {message}")
+            failure.detail = trace
+            raise failure
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +322,19 @@ def _serve(job: _Job, pipe: Connection) -> None:
         text = " ".join(str(error).split())[:300]
         pipe.send((False, (f"{type(error).__name__}: {text}", traceback.format_exc())))
         os._exit(1)  # the other rank may hold the process group: no orderly end is possible
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Children that start meanwhile leave Ctrl-C to us (they would print a traceback each)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
