@@ -17,7 +17,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Protocol
 
-from pibroch.runtime.directives import Schedule
+from pibroch.runtime.directives import Schedule, schedule_text
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.trace import Trace, bubbles, events_of
 from pibroch.view import parts
@@ -81,7 +81,7 @@ def render(
         time=parts.time_table(plan, runs, unit),
         memory=parts.memory_charts(plan, series, simulation.makespan),
         directives=parts.directives(schedule),
-        json=escape(_schedule_text(schedule)),
+        json=escape(schedule_text(schedule)),
         stages=parts.stages(stages or ()),
     )
 
@@ -103,18 +103,6 @@ def _json(data: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _schedule_text(schedule: Schedule) -> str:
-    """The schedule file with one directive, or one group of an order, per line."""
-    rows = []
-    for row in schedule.to_json()["directives"]:
-        if row["op"] == "order":
-            groups = ",\n      ".join(json.dumps(group) for group in row["filters"])
-            rows.append(f'    {{"op": "order", "filters": [\n      {groups}\n    ]}}')
-        else:
-            rows.append(f"    {json.dumps(row)}")
-    return '{\n  "version": 1,\n  "directives": [\n' + ",\n".join(rows) + "\n  ]\n}"
 
 
 def _badges(verdict: Mapping[str, Any], trace: Trace | None) -> list[tuple[str, str]]:

@@ -1,13 +1,7 @@
-"""`pibroch run` and `pibroch view` on real workers (local processes), and what a dead worker looks like."""
+"""`pibroch run` and `pibroch view` on real workers (local processes). Lost workers: tests/failures."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -113,37 +107,3 @@ def test_mistakes(capsys: Capture, schedule: Path, args: list[str], code: int, w
     said = here(capsys, "run", schedule, "--model", "mlp-tiny", *launcher, *args, "--json")
     assert said.code == code
     assert words in said.json["error"]["message"]
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                    found.append(int(entry.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the workers")
-@pytest.mark.parametrize(("sent", "words"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "stopped")])
-def test_lost_worker_is_one_message_and_no_process_stays(schedule: Path, sent: signal.Signals, words: str) -> None:
-    command = [
-        sys.executable, "-m", "pibroch", "run", str(schedule), "--model", "mlp-tiny", *LOCAL,
-        "--steps", "1000000", "--no-judge", "--deadline", "3", "--json",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        while "step    0" not in process.stderr.readline():
-            assert process.poll() is None
-        workers = children(process.pid)
-        assert len(workers) == 2
-        os.kill(workers[1], sent)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 4, err
-    error = json.loads(out.splitlines()[-1])["error"]
-    assert error["kind"] == "worker"
-    assert "rank" in error["message"]
-    assert words in error["message"]
-    assert "Traceback" not in err
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
