@@ -20,7 +20,7 @@ from typing import Any
 
 import pibroch
 from pibroch.runtime.costs import UnitCosts
-from pibroch.runtime.errors import PibrochError
+from pibroch.runtime.errors import WorkerError
 from pibroch.runtime.families import build
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import uniform_model
@@ -73,7 +73,7 @@ def run(
 def scale_table(cases: Sequence[Case], *, progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
     """One row per case: processor seconds of each step, tasks, and peak memory in bytes.
 
-    Raises `PibrochError` where a case dies, for want of memory or after ten minutes.
+    Raises `WorkerError` where a case dies, for want of memory or after ten minutes.
     """
     rows = []
     for case in cases:
@@ -93,7 +93,7 @@ def _in_own_process(case: Case) -> dict[str, Any]:
         )  # fmt: skip
     except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", None) or error
-        raise PibrochError(f"bench scale: {case} did not finish: {str(said).strip().splitlines()[-1]}") from error
+        raise WorkerError(f"bench scale: {case} did not finish: {str(said).strip().splitlines()[-1]}") from error
     row: dict[str, Any] = json.loads(child.stdout)
     return row
 

@@ -310,6 +310,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _serve(job: _Job, pipe: Connection) -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     try:
         peer = _Peer(job)
         pipe.send((True, None))
@@ -322,6 +323,14 @@ def _serve(job: _Job, pipe: Connection) -> None:
         text = " ".join(str(error).split())[:300]
         pipe.send((False, (f"{type(error).__name__}: {text}", traceback.format_exc())))
         os._exit(1)  # the other rank may hold the process group: no orderly end is possible
+
+
+def _end_with_parent() -> None:
+    """A rank in the middle of a step would otherwise wait for its partner until the group's timeout."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 @contextlib.contextmanager

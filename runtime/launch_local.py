@@ -34,6 +34,7 @@ from pibroch.runtime.process import Setup, describe_main, driver_path, header
 
 POLL = 0.05  # seconds between looks at processes that have neither answered nor closed their socket
 LEAVE = 2.0  # seconds that idle workers get to end by themselves
+KILLED = 10.0  # seconds that a killed process may take to be gone
 TAIL = 4000  # bytes of a worker's output that an error shows
 LOG_LIMIT = 8 << 20  # bytes of output after which a worker's log begins again
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -275,7 +276,8 @@ def _end(peers: list[_Peer], wait: float) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(peer.process.pid, signal.SIGKILL)  # with whatever the worker started itself
     for peer in peers:
-        peer.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: init will reap it
+            peer.process.wait(KILLED)
         peer.log.close()
     peers.clear()
 

@@ -34,6 +34,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01)  # of a CPU or a GPU
 SHARED = 100_000  # bytes from which an argument of several ranks is stored once
 ASK_NODE = 10.0  # seconds for a look at processes on another node
+FETCH = 10.0  # seconds that a result may take from its node when the call's own time has run out
 LEAVE = 1.0  # seconds that killed processes get to be gone
 TAIL = 4000  # bytes of a worker's log that an error shows
 
@@ -187,7 +188,7 @@ class RayLauncher:
         for call in ready:
             rank = waiting.pop(call)
             try:
-                gather.answer(rank, load(self._ray.get(call)))
+                gather.answer(rank, load(self._ray.get(call, timeout=max(gather.left, FETCH))))
             except errors.RayActorError as error:
                 self._causes[rank] = str(error)
                 gather.died(rank, "")

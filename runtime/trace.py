@@ -13,13 +13,13 @@ it back, since the plan rides along under `otherData`. Times in `ts` and `dur` a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import write_atomically
 from pibroch.runtime.plan import Plan, Task
 
 CAUSES = ("warm-up", "receive", "transfer", "reduction", "dispatch", "drain")
@@ -251,19 +251,7 @@ def _arrows(plan: Plan, events: dict[int, Event], thread: dict[tuple[int, str], 
 
 def write_trace(path: str | Path, trace: Trace) -> None:
     """Write a trace file; a reader sees the old file or the whole new one, never a part. Raises `InputError`."""
-    target = Path(path)
-    text = json.dumps(to_perfetto(trace.plan, trace), separators=(",", ":"), allow_nan=False)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the trace: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, json.dumps(to_perfetto(trace.plan, trace), separators=(",", ":"), allow_nan=False))
 
 
 def read_trace(path: str | Path) -> Trace:

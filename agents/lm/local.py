@@ -21,6 +21,7 @@ from typing import Any
 
 from pibroch.agents.lm.base import LMError, Reply, Request, Usage
 from pibroch.runtime.errors import InputError, MissingError
+from pibroch.runtime.files import write_atomically
 
 DEFAULT_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 DEFAULT_SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
@@ -63,8 +64,8 @@ def _check_once(path: Path) -> None:
         value = hashlib.file_digest(handle, "sha256").hexdigest()
     if value != DEFAULT_SHA256:
         raise InputError(f"{path} is damaged: sha256 {value}, not {DEFAULT_SHA256}; download it again from {SOURCE}")
-    with contextlib.suppress(OSError):
-        mark.write_text(stamp, encoding="utf-8")
+    with contextlib.suppress(InputError):
+        write_atomically(mark, stamp)
 
 
 class LocalModel:
@@ -83,6 +84,7 @@ class LocalModel:
         job = {
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
             "max_tokens": request.max_tokens, "temperature": 0.7 if request.sample else 0.0, "seed": request.sample,
+            "wait_s": request.deadline_s * 0.9,  # for the measurement lock: its error comes before the deadline
         }  # fmt: skip
         try:
             answer = self._ask(json.dumps(job).encode() + b"\n", started + request.deadline_s)
@@ -101,23 +103,29 @@ class LocalModel:
         child = self._start()
         assert child.stdin is not None
         assert child.stdout is not None
-        try:
-            child.stdin.write(line)
-            child.stdin.flush()
-        except BrokenPipeError as error:
-            raise LMError(f"{self.name}: the model's process ended") from error
         text = b""
+        unsent = memoryview(line)  # longer than a pipe holds, while the child still loads its file
+        os.set_blocking(child.stdin.fileno(), False)
         with selectors.DefaultSelector() as selector:
+            selector.register(child.stdin, selectors.EVENT_WRITE)
             selector.register(child.stdout, selectors.EVENT_READ)
             while not text.endswith(b"\n"):
                 left = ends - time.monotonic()
                 if left <= 0:
                     self.close()
                     return None
-                if selector.select(left):
+                ready = {key.fileobj for key, _ in selector.select(left)}
+                if child.stdin in ready:
+                    try:
+                        unsent = unsent[os.write(child.stdin.fileno(), unsent) :]
+                    except BrokenPipeError as error:
+                        raise LMError(f"{self.name}: the model's process ended") from error
+                    if not unsent:
+                        selector.unregister(child.stdin)
+                if child.stdout in ready:
                     part = os.read(child.stdout.fileno(), 1 << 16)
                     if not part:
-                        raise LMError(f"{self.name}: the model's process ended (exit status {child.wait()})")
+                        raise LMError(f"{self.name}: the model's process ended (exit status {child.poll()})")
                     text += part
         data = json.loads(text)
         assert isinstance(data, dict)

@@ -37,8 +37,9 @@ def _server(path: str, context: int) -> Any:
 
 
 def _answer(server: Any, job: dict[str, Any]) -> dict[str, Any]:
+    wait_s = job.pop("wait_s")
     try:
-        with measurement_lock():  # no generation while something is being measured on this machine
+        with measurement_lock(deadline=wait_s):  # no generation while something is being measured on this machine
             result = server.handle_chat_completions(job)
     except PibrochError as error:
         return {"error": str(error)}

@@ -29,19 +29,21 @@ from typing import Any
 
 from pibroch.agents.lm.base import (
     MAX_REPLY_BYTES,
+    LMError,
     Paused,
     Reply,
     ReplyError,
     Request,
     Usage,
-    atomic_write,
     digest,
     fenced_block,
 )
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import write_atomically
 
 DEADLINE_S = 4 * 3600.0
 LEASE_S = 1800.0
+LOCK_S = 30.0  # the lock is held for milliseconds, unless its holder is stopped
 MAILBOX_VERSION = 1
 _FOLDERS = ("requests", "claims", "replies", "late", "state")
 
@@ -108,7 +110,7 @@ class MailboxModel:
             "version": MAILBOX_VERSION, "key": key, "until": until, "blocks": list(request.blocks), "closed": False,
             "role": request.role, "subject": request.subject, "phase": request.phase, "attempt": request.attempt,
         }  # fmt: skip
-        atomic_write(self.folder / "requests" / f"{ident}.md", render(request, ident, until, self.folder))
+        write_atomically(self.folder / "requests" / f"{ident}.md", render(request, ident, until, self.folder))
         _write_state(self.folder, ident, state)  # last: what is listed can be read
         return ident, until
 
@@ -177,16 +179,16 @@ def file_reply(folder: Path, ident: str, text: str, *, who: str) -> Path:
         raise InputError(f"mailbox: {ident} is answered already")
     if time.time() >= state["until"]:
         kept = _free_name(folder / "late", ident)
-        atomic_write(kept, text)
+        write_atomically(kept, text)
         raise InputError(f"mailbox: the deadline of {ident} has passed; the reply is kept unused as {kept}")
     try:
         fenced_block(text, tuple(state["blocks"]))
     except ReplyError as error:
-        atomic_write(folder / "replies" / f"{ident}.error.md", f"# The last reply to {ident} was refused\n\n{error}\n")
+        _refuse(folder, ident, error)
         raise InputError(f"mailbox: the reply to {ident} was refused: {error}; the request stays open") from error
     _write_state(folder, ident, {**state, "who": who})
     temporary = _free_name(folder / "replies", f".{ident}")
-    atomic_write(temporary, text)
+    write_atomically(temporary, text)
     try:
         os.link(temporary, target)  # unlike a rename, this never replaces a reply
     except FileExistsError as error:
@@ -206,13 +208,10 @@ def claimed(folder: Path, ident: str, *, who: str, lease_s: float = LEASE_S) -> 
         old = _claim(folder, ident, expired=True)
         if old is not None and old["until"] <= time.time():
             path.unlink()  # the lease has run out; the lock keeps a second taker from removing the first one's claim
-        try:
-            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
+        if path.exists():
             holder = (old or {"who": "somebody"})["who"]
-            raise InputError(f"mailbox: {ident} is claimed by {holder}; its lease frees it in time") from None
-        with os.fdopen(fd, "w", encoding="utf-8") as handle:
-            json.dump({"who": who, "until": time.time() + lease_s, "token": token}, handle)
+            raise InputError(f"mailbox: {ident} is claimed by {holder}; its lease frees it in time")
+        write_atomically(path, json.dumps({"who": who, "until": time.time() + lease_s, "token": token}))
     try:
         yield
     finally:
@@ -227,7 +226,15 @@ def _locked(folder: Path) -> Iterator[None]:
     """A short lock over the claims; it goes with its process."""
     fd = os.open(folder / "claims" / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        ends = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= ends:
+                    raise LMError(f"mailbox: {folder / 'claims' / '.lock'} was held for {LOCK_S:g} s") from None
+                time.sleep(0.01)
         yield
     finally:
         os.close(fd)
@@ -261,12 +268,17 @@ def _take_reply(folder: Path, ident: str) -> tuple[str, str] | None:
         fenced_block(text, tuple(state["blocks"]))
     except (ReplyError, UnicodeDecodeError) as error:
         os.replace(path, _free_name(folder / "replies", f".refused-{ident}"))
-        atomic_write(folder / "replies" / f"{ident}.error.md", f"# The last reply to {ident} was refused\n\n{error}\n")
+        _refuse(folder, ident, error)
         return None
     if path.stat().st_mtime >= state["until"]:
         os.replace(path, _free_name(folder / "late", ident))
         return None
     return text, str(state.get("who", ""))
+
+
+def _refuse(folder: Path, ident: str, error: Exception) -> None:
+    text = f"# The last reply to {ident} was refused\n\n{error}\n"
+    write_atomically(folder / "replies" / f"{ident}.error.md", text)
 
 
 def _new_id(folder: Path, stem: str) -> str:
@@ -282,7 +294,7 @@ def _new_id(folder: Path, stem: str) -> str:
 
 
 def _write_state(folder: Path, ident: str, state: dict[str, Any]) -> None:
-    atomic_write(folder / "state" / f"{ident}.json", json.dumps(state, sort_keys=True) + "\n")
+    write_atomically(folder / "state" / f"{ident}.json", json.dumps(state, sort_keys=True) + "\n")
 
 
 def _state(folder: Path, ident: str) -> dict[str, Any]:

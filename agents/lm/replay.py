@@ -11,8 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pibroch.agents.lm.base import LanguageModel, Reply, Request, Usage, atomic_write, digest, finish
+from pibroch.agents.lm.base import LanguageModel, Reply, Request, Usage, digest, finish
 from pibroch.runtime.errors import InputError, PibrochError
+from pibroch.runtime.files import write_atomically
 
 RECORD_VERSION = 1
 
@@ -48,7 +49,7 @@ class Recorder:
             "who": reply.who,
             "usage": asdict(reply.usage),
         }
-        atomic_write(record_path(self.folder, request), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(record_path(self.folder, request), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
         return reply
 
     def finish(self) -> None:

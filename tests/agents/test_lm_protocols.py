@@ -14,11 +14,12 @@ from scripted_lm import ScriptedModel, block
 
 from pibroch.agents.lm import open_lm
 from pibroch.agents.lm.accounting import BudgetError, Metered, Price, estimate_tokens
-from pibroch.agents.lm.base import LMError, Message, Paused, ReplyError, Request, atomic_write, fenced_block
+from pibroch.agents.lm.base import LMError, Message, Paused, ReplyError, Request, fenced_block
 from pibroch.agents.lm.local import DEFAULT_FILE, find_model
 from pibroch.agents.lm.openai_api import OpenAIModel, resolve_base_url, shown
 from pibroch.agents.lm.replay import Recorder, ReplayMiss, ReplayModel
 from pibroch.runtime.errors import InputError, MissingError
+from pibroch.runtime.files import write_atomically
 
 REQUEST = Request("writer", "gpt-tiny", 1, 1, (Message("user", "x" * 100),), semantic_key="k", max_tokens=50)
 
@@ -97,7 +98,7 @@ def test_a_failed_call_leaves_no_record_and_no_temporary_file(tmp_path: Path) ->
     with pytest.raises(Paused):
         Recorder(ScriptedModel([Paused("later")]), tmp_path).complete(REQUEST)
     with pytest.raises(UnicodeEncodeError):
-        atomic_write(tmp_path / "a.txt", "\ud800")
+        write_atomically(tmp_path / "a.txt", "\ud800")
     assert list(tmp_path.iterdir()) == []
 
 
