@@ -48,10 +48,8 @@ class Pool:
         names, distinct = _assign(seen, device)
         self.nccl = distinct and names[0] != "cpu"
         self.device = names[0].split(":")[0]
-        hosts = self.launcher.call("host", [(r, port) for r in range(self.ranks)], deadline=deadline)
-        name, port = hosts[0]
-        if len({host for host, _ in seen}) == 1:
-            name = "127.0.0.1"
+        port = self.launcher.call("host", [(r, port) for r in range(self.ranks)], deadline=deadline)[0]
+        name = self.launcher.reachable_host()
         backend = "nccl" if self.nccl else "gloo"
         self.launcher.call("connect", [(name, port, n, backend, self.deadline) for n in names], deadline=deadline)
 

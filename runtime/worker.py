@@ -24,6 +24,7 @@ from pibroch.runtime.compute import Compute
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.executor import Executor, Pace, StepReport
 from pibroch.runtime.memory import ByteCounter
+from pibroch.runtime.network import bind_gloo
 from pibroch.runtime.program import GroupKey, Program, forward_only
 from pibroch.runtime.store import Store
 
@@ -41,10 +42,10 @@ class Worker:
         self._executors: dict[str, Executor] = {}
         self._deadline = 60.0
 
-    def host(self, rank: int, port: int) -> tuple[str, int]:
-        """Rank 0 opens the rendezvous (port 0 takes a free one). Returns an address that others reach, and the port."""
+    def host(self, rank: int, port: int) -> int:
+        """Rank 0 opens the rendezvous (port 0 takes a free one). Returns its port."""
         if rank != 0:
-            return "", 0
+            return 0
         try:
             self._rendezvous = dist.TCPStore(  # type: ignore[attr-defined]
                 "0.0.0.0", port, world_size=None, is_master=True, wait_for_workers=False,
@@ -52,7 +53,8 @@ class Worker:
             )  # fmt: skip
         except (RuntimeError, OSError) as error:
             raise InputError(f"port {port} cannot be opened for the rendezvous: choose another --port") from error
-        return _address(), self._rendezvous.port
+        opened: int = self._rendezvous.port
+        return opened
 
     def devices(self) -> tuple[str, list[str]]:
         """This node's name and the ids of the CUDA devices that this rank sees."""
@@ -60,7 +62,8 @@ class Worker:
         return socket.gethostname(), [str(torch.cuda.get_device_properties(i).uuid) for i in range(count)]
 
     def connect(self, host: str, port: int, device: str, backend: str, timeout: float) -> None:
-        """Join the process group. `device` is cpu or cuda:N."""
+        """Join the process group; rank 0's machine is `host`. `device` is cpu or cuda:N."""
+        bind_gloo(host, port)
         self._deadline = timeout
         self.device = torch.device(device)
         if self.device.type == "cuda":
@@ -187,15 +190,3 @@ class Worker:
         counter = ByteCounter()
         counter.register([*self.store.tensors(), *batch.values()])
         return counter
-
-
-def _address() -> str:
-    """This node's address on the network that it would use to reach others; the loopback where there is none."""
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        probe.connect(("192.0.2.1", 9))  # documentation address (RFC 5737): a UDP connect sends nothing
-        return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
-    finally:
-        probe.close()
