@@ -138,6 +138,8 @@ def _degrees(
     most = _highest(bound["num_devices"]) or intent.num_devices or available
     if intent.replicas:
         ks = [intent.replicas]
+    elif any(what == "replicas" for what, *_ in intent.ratios):
+        ks = list(range(1, 33))  # the one that keeps the ratio stays
     elif "replicas" in intent.bounds:
         ks = _values(bound["replicas"], [1])
     elif intent.num_devices and (intent.pipeline or stages):
@@ -167,8 +169,16 @@ def _degrees(
                     _allowed(intent, name, value)
                     for name, value in (("stages", n), ("pipeline", p), ("replicas", k), ("num_devices", p * k))
                 )
-                if p >= (1 if flat else 2) and fits and named:
+                named = named and _replica_ratio(intent, p, v, k)
+                # One device per replica leaves no bubble for interleaving or split backwards to fill.
+                useful = p > 1 or family in ("gpipe", "1f1b") or intent.family == family
+                if p >= (1 if flat else 2) and fits and named and useful:
                     yield p, v, k
+
+
+def _replica_ratio(intent: Intent, p: int, v: int, k: int) -> bool:
+    counts = {"stages": p * v, "pipeline": p, "replicas": k}
+    return all(k * down == counts[base] * up for what, up, down, base in intent.ratios if what == "replicas")
 
 
 def _values(bound: Bound, default: list[int]) -> list[int]:

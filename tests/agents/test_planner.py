@@ -41,6 +41,7 @@ def test_a_complete_sentence_leaves_nothing_to_choose() -> None:
         ("1F1B on 8 devices, 2 stages", {"replicas": 4, "num_devices": 8}),
         ("twice as many microbatches as stages, 1F1B, PP=4", {"microbatches": 8}),
         ("half as many microbatches as stages, 1F1B, PP=4", {"microbatches": 2}),
+        ("twice as many replicas as stages, 1F1B, PP=2, 4 microbatches", {"replicas": 4}),
         ("1F1B over 2 stages, at most 3 microbatches", {"microbatches": 3}),
         ("1F1B over 2 stages, 3 or 5 microbatches", {"microbatches": 5}),
         ("between 3 and 4 stages, 1F1B, 4 microbatches, minimize memory", {"stages": 4}),
@@ -61,6 +62,12 @@ def test_zero_bubble_is_the_fastest_of_one_stage_per_device() -> None:
     assert result.family == "zb-h1"
     result, _ = planned("the fastest schedule over 4 stages on 4 devices, 8 microbatches, no zero bubble")
     assert result.family in ("1f1b", "gpipe")
+
+
+def test_data_parallel_alone_takes_a_plain_family() -> None:
+    result, plan = planned("pure data parallel over 4, 4 microbatches, gradient buckets")
+    assert result.family in ("gpipe", "1f1b")
+    assert (degrees(plan)["pipeline"], degrees(plan)["stages"], degrees(plan)["replicas"]) == (1, 1, 4)
 
 
 def test_least_memory_is_not_gpipe() -> None:
