@@ -13,7 +13,7 @@
 
 Order between tasks of one device is what its own streams and waits establish: an order that only a round trip through
 another device would give is not relied on, since a send's end is not seen at its receiver. Where V1, V3 or V5 fail,
-the rules that build on them (V2, V6, V8) are not checked, so the report stays with the cause.
+what builds on them (V2, V6, most of V8) is not checked, so the report stays with the cause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.verify_data import check_chunks, check_data
-from pibroch.runtime.verify_gradients import check_gradients
+from pibroch.runtime.verify_gradients import check_flow, check_weights
 from pibroch.runtime.verify_index import build_index
 from pibroch.runtime.verify_order import Order
 from pibroch.runtime.verify_pairs import check_collectives, check_launches, check_transfers
@@ -55,6 +55,7 @@ def verify(
     check_chunks(index)
     check_transfers(index, model)
     check_collectives(index)
+    check_weights(index)
     run = Run(index)
     if not run.execute():
         run.report()
@@ -63,7 +64,7 @@ def verify(
         order.run(run.order)
         check_launches(index, order.compute_before())
         check_data(index, order, model)
-        check_gradients(index, order)
+        check_flow(index, order)
     return report.result()
 
 

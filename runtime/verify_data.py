@@ -2,7 +2,14 @@
 
 An *edge* is a producing and a consuming chunk with the values between them. Its data takes one of two ways: both
 chunks are on one device and share the producer's buffer, or a send reads that buffer and its receive writes another.
-Either way the consumer reads a buffer that its source wrote, and is ordered after it.
+Which of a task's buffers holds what is told by its place among the transient ones:
+
+    F    reads one per input edge; writes saved (none where it is recomputed), one per output edge
+    B    reads what F read, saved, one per output edge with gradients; writes workspace (only where F is recomputed),
+    BI   one per input edge with gradients, wsaved (BI only)
+    BW   reads wsaved
+
+Edges stand in the order of the chunk's `inputs` and `outputs`, values within an edge too.
 """
 
 from __future__ import annotations
@@ -23,6 +30,8 @@ def check_chunks(index: Index) -> None:
     updates: dict[tuple[int, int], int] = {}
     keys = {(c.stage, c.part): i for i, c in enumerate(plan.chunks)}
     for t in plan.tasks:
+        if t.stream != "compute" and (t.op in done or t.op == "UPDATE"):
+            report.add("V1", "stands outside the compute stream", t.id)
         if t.op in done:
             cell = index.cell(keys[t.stage, t.part], t.mb, t.replica)
             first = done[t.op][cell]
@@ -36,8 +45,6 @@ def check_chunks(index: Index) -> None:
                     f"replica {t.replica} of stage {t.stage} is placed on device {plan.placement[t.stage][t.replica]}",
                     t.id,
                 )
-            if t.stream != "compute":
-                report.add("V1", "stands outside the compute stream", t.id)
         elif t.op == "UPDATE":
             if (t.stage, t.device) in updates:
                 report.add("V1", f"updates stage {t.stage} a second time", t.id, updates[t.stage, t.device])
@@ -64,9 +71,18 @@ def check_chunks(index: Index) -> None:
 
 @dataclass(slots=True)
 class _Edge:
+    """`gradients` are the values of the edge that have one. Places count the edges before this one: among the inputs of
+    its target, the outputs of its source, and the same counting only edges with gradients."""
+
+    number: int
     source: int
     target: int
     values: tuple[str, ...]
+    gradients: tuple[str, ...] = ()
+    place_in: int = 0
+    place_out: int = 0
+    gradient_in: int = 0
+    gradient_out: int = 0
 
 
 def check_data(index: Index, order: Order, model: ModelSpec | None) -> None:
@@ -76,170 +92,182 @@ def check_data(index: Index, order: Order, model: ModelSpec | None) -> None:
 
 class _Data:
     def __init__(self, index: Index, order: Order, model: ModelSpec | None) -> None:
-        self.index, self.order, self.model = index, order, model
+        self.index, self.before, self.model = index, order.before, model
         self.plan, self.tasks, self.report = index.plan, index.plan.tasks, index.report
-        done = index.done
-        self.backward = [b if b >= 0 else bi for b, bi in zip(done["B"], done["BI"], strict=True)]
+        self.forward = index.done["F"]
+        self.backward = [b if b >= 0 else bi for b, bi in zip(index.done["B"], index.done["BI"], strict=True)]
         """Per cell, the task that makes gradients of inputs: B or BI."""
-        self.received: dict[tuple[str, int, int, int, int], list[int]] = {}
-        keys = {(c.stage, c.part): i for i, c in enumerate(self.plan.chunks)}
-        for t in self.tasks:
-            if t.op == "RECV":
-                here, there = keys[t.stage, t.part], keys[t.peer_stage, t.peer_part]
-                self.received.setdefault((t.payload, there, here, t.mb, t.replica), []).append(t.id)
-        self.used: set[int] = set()
+        passing = [not b.persistent for b in self.plan.buffers]
+        self.reads: list[list[int]] = [[b for b in t.reads if passing[b]] for t in self.tasks]
+        self.writes: list[list[int]] = [[b for b in t.writes if passing[b]] for t in self.tasks]
+        self.cells = self.plan.replicas * self.plan.microbatches
+        self.edges: list[_Edge] = []
+        self.inputs: list[list[_Edge]] = [[] for _ in self.plan.chunks]
+        self.outputs: list[list[_Edge]] = [[] for _ in self.plan.chunks]
 
     def check(self) -> None:
-        for edge in self._edges():
-            rows = self.plan.placement
-            a, b = (rows[self.plan.chunks[c].stage] for c in (edge.source, edge.target))
-            for replica in range(self.plan.replicas):
-                local = a[replica] == b[replica]
-                gradients = self._gradients(edge, replica)
-                self._edge(edge, replica, "F", edge.values, local=local)
-                if gradients:
-                    self._edge(_Edge(edge.target, edge.source, ()), replica, "B", gradients, local=local)
-        for c, chunk in enumerate(self.plan.chunks):
-            first = self.index.cell(c, 0, 0)
-            for cell in range(first, first + self.plan.replicas * self.plan.microbatches):
-                self._own(cell, recompute=chunk.recompute)
-        for (payload, source, target, _, _), ids in self.received.items():
-            for i in ids:
-                if i not in self.used:
-                    chunks = self.plan.chunks
-                    self.report.add(
-                        "V2",
-                        f"nothing of payload {payload} goes from chunk {chunks[source].key} to {chunks[target].key}",
-                        i,
-                    )
+        if not self._connect():
+            return
+        received = self._receives()
+        self._gradients(received)
+        for c in range(len(self.plan.chunks)):
+            self._chunk(c)
+        if "V2" in self.report.counts:
+            return
+        for edge in self.edges:
+            self._edge(edge, "F", received)
+            if edge.gradients:
+                self._edge(edge, "B", received)
+        for i in received.values():
+            self._tell("carries what no chunk needs", i)
 
-    def _edges(self) -> list[_Edge]:
-        edges = []
-        for target, chunk in enumerate(self.plan.chunks):
-            by_source: dict[int, list[str]] = {}
-            for value, key in chunk.inputs:
-                by_source.setdefault(self.index.chunk_index[key], []).append(value)
-            for source, values in by_source.items():
-                expected = [v for v, key in self.plan.chunks[source].outputs if key == chunk.key]
-                if sorted(expected) != sorted(values):
-                    self.report.add(
-                        "V2",
-                        f"chunk {chunk.key} expects {', '.join(values)} from chunk {self.plan.chunks[source].key}, "
-                        f"whose outputs for it are {', '.join(expected) or 'none'}",
-                    )
-                edges.append(_Edge(source, target, tuple(values)))
-        return edges
+    def _connect(self) -> bool:
+        """The edges, from the chunks' inputs; outputs must say the same."""
+        chunks, numbers = self.plan.chunks, self.index.chunk_index
+        for target, chunk in enumerate(chunks):
+            for key in dict.fromkeys(key for _, key in chunk.inputs):
+                values = tuple(v for v, k in chunk.inputs if k == key)
+                edge = _Edge(len(self.edges), numbers[key], target, values, place_in=len(self.inputs[target]))
+                self.edges.append(edge)
+                self.inputs[target].append(edge)
+        by_ends = {(e.source, e.target): e for e in self.edges}
+        for source, chunk in enumerate(chunks):
+            for key in dict.fromkeys(key for _, key in chunk.outputs):
+                out = by_ends.pop((source, numbers[key]), None)
+                if out is None or out.values != tuple(v for v, k in chunk.outputs if k == key):
+                    self.report.add("V2", f"chunk {chunk.key}'s outputs for chunk {key} are not the inputs there")
+                    continue
+                out.place_out = len(self.outputs[source])
+                self.outputs[source].append(out)
+        for edge in by_ends.values():
+            key = chunks[edge.source].key
+            self.report.add("V2", f"chunk {chunks[edge.target].key} has inputs that chunk {key} does not put out")
+        return "V2" not in self.report.counts
 
-    def _gradients(self, edge: _Edge, replica: int) -> tuple[str, ...]:
-        """The values of an edge that have a gradient: as the model says, else the buffers, else the transfers."""
-        if self.model is not None and all(v in self.model.values for v in edge.values):
-            return tuple(v for v in edge.values if self.model.values[v].grad)
-        f = self.index.done["F"]
-        first = self.index.cell(edge.source, 0, replica)
-        written = set(self._wrote("F", edge, first, 0, replica))
-        for b in self.tasks[f[self.index.cell(edge.target, 0, replica)]].reads:
-            tensors = self.plan.buffers[b].tensors
-            if b in written and len(tensors) == len(edge.values):
-                return tuple(v for v, t in zip(edge.values, tensors, strict=True) if t.grad)
-        device = [self.plan.placement[self.plan.chunks[c].stage][replica] for c in (edge.source, edge.target)]
-        if device[0] == device[1]:
-            return edge.values
-        carried = {
-            v
-            for mb in range(self.plan.microbatches)
-            for i in self.received.get(("B", edge.target, edge.source, mb, replica), ())
-            for v in self.tasks[i].values
-        }
-        return tuple(v for v in edge.values if v in carried)
-
-    def _wrote(self, payload: str, edge: _Edge, cell: int, mb: int, replica: int) -> tuple[int, ...]:
-        """Buffers in which the target of an edge may find its data: of the producer and of the receives."""
-        producer = self.index.done["F"][cell] if payload == "F" else self.backward[cell]
-        ids = [producer, *self.received.get((payload, edge.source, edge.target, mb, replica), ())]
-        return tuple(b for i in ids for b in self.tasks[i].writes)
-
-    def _edge(self, edge: _Edge, replica: int, payload: str, values: tuple[str, ...], *, local: bool) -> None:
-        tasks, before = self.tasks, self.order.before
-        makers = self.index.done["F"] if payload == "F" else self.backward
-        source, target = self.index.cell(edge.source, 0, replica), self.index.cell(edge.target, 0, replica)
-        what = "" if payload == "F" else "the gradient of "
-        shapes = self._shapes(values)
-        for mb in range(self.plan.microbatches):
-            maker, user = makers[source + mb], makers[target + mb]
-            if local:
-                if not before(maker, user):
-                    self._tell(user, maker, f"needs {what}{', '.join(values)} of {tasks[maker]} before it")
-                elif (b := self._linked(maker, user)) < 0:
-                    self._tell(user, maker, f"reads no buffer with {what}{', '.join(values)} of {tasks[maker]}")
-                else:
-                    shapes = self._shaped(user, b, values, shapes)
+    def _receives(self) -> dict[int, int]:
+        """The receive of each (edge, payload, microbatch, replica)."""
+        received: dict[int, int] = {}
+        by_ends = {(e.source, e.target): e.number for e in self.edges}
+        keys = {(c.stage, c.part): i for i, c in enumerate(self.plan.chunks)}
+        for t in self.tasks:
+            if t.op != "RECV":
                 continue
-            found: list[str] = []
-            for r in self.received.get((payload, edge.source, edge.target, mb, replica), ()):
-                self.used.add(r)
-                found += tasks[r].values
-                s = self.index.pair[r]
-                if not before(r, user):
-                    self._tell(user, r, f"needs {what}{', '.join(values)}, but does not come after {tasks[r]}")
-                elif (b := self._linked(r, user)) < 0:
-                    self._tell(user, r, f"does not read what {tasks[r]} received")
-                elif tasks[r].values == values:
-                    shapes = self._shaped(user, b, values, shapes)
-                if s >= 0 and tasks[s].device == tasks[maker].device:
-                    if not before(maker, s):
-                        self._tell(s, maker, f"sends what {tasks[maker]} makes, but does not come after it")
-                    elif self._linked(maker, s) < 0:
-                        self._tell(s, maker, f"reads no buffer that {tasks[maker]} wrote")
-            if sorted(found) != sorted(values):
-                got = f"receives {', '.join(found)}" if found else "nothing of it is received"
-                self._tell(user, -1, f"needs {what}{', '.join(values)} of {self.report.name(maker)}, but {got}")
+            here, there = keys[t.stage, t.part], keys[t.peer_stage, t.peer_part]
+            number = by_ends.get((there, here) if t.payload == "F" else (here, there), -1)
+            slot = self._slot(number, t.payload, t.replica * self.plan.microbatches + t.mb)
+            if number < 0 or slot in received:
+                self._tell("carries what no chunk needs" if number < 0 else "carries the same a second time", t.id)
+            else:
+                received[slot] = t.id
+        return received
 
-    def _own(self, cell: int, *, recompute: bool) -> None:
-        """Within one chunk and microbatch: F, then B or BI, then BW, each with what the one before it kept."""
-        tasks, done = self.tasks, self.index.done
-        forward, backward, weight = done["F"][cell], self.backward[cell], done["BW"][cell]
-        if not self.order.before(forward, backward):
-            self._tell(backward, forward, f"does not come after {tasks[forward]}")
-        elif kept := self._missing(forward, backward, ("saved",)):
-            self._tell(backward, forward, f"does not read {kept} that {tasks[forward]} kept for it")
-        if recompute:
-            for b in tasks[forward].reads:
-                if not self.plan.buffers[b].persistent and b not in tasks[backward].reads:
-                    self._tell(backward, forward, f"recomputes {tasks[forward]} without reading its input {b}")
-        if weight >= 0:
-            if not self.order.before(backward, weight):
-                self._tell(weight, backward, f"does not come after {tasks[backward]}")
-            elif kept := self._missing(backward, weight, ("wsaved",)):
-                self._tell(weight, backward, f"does not read {kept} that {tasks[backward]} kept for it")
+    def _slot(self, number: int, payload: str, cell: int) -> int:
+        return (2 * number + (payload == "B")) * self.cells + cell
 
-    def _missing(self, maker: int, user: int, kinds: tuple[str, ...]) -> str:
-        reads = self.tasks[user].reads
-        for b in self.tasks[maker].writes:
-            if b not in reads and self.plan.buffers[b].kind in kinds:
-                return f"buffer {b}"
-        return ""
+    def _gradients(self, received: dict[int, int]) -> None:
+        """Which values of each edge have a gradient: as the model says, else the buffers, else the transfers."""
+        for edge in self.edges:
+            values = edge.values
+            reads = self.reads[self.forward[edge.target * self.cells]]
+            held = self.plan.buffers[reads[edge.place_in]].tensors if len(reads) > edge.place_in else ()
+            if self.model is not None and all(v in self.model.values for v in values):
+                edge.gradients = tuple(v for v in values if self.model.values[v].grad)
+            elif len(held) == len(values):
+                edge.gradients = tuple(v for v, spec in zip(values, held, strict=True) if spec.grad)
+            elif self._local(edge, 0):
+                edge.gradients = values
+            else:
+                slots = [self._slot(edge.number, "B", cell) for cell in range(self.cells)]
+                carried = {v for s in slots if s in received for v in self.tasks[received[s]].values}
+                edge.gradients = tuple(v for v in values if v in carried)
+        for edges, name in ((self.inputs, "gradient_in"), (self.outputs, "gradient_out")):
+            for row in edges:
+                for place, edge in enumerate(e for e in row if e.gradients):
+                    setattr(edge, name, place)
 
-    def _linked(self, maker: int, user: int) -> int:
-        """A buffer with values that the maker wrote and the user reads, or -1."""
-        writes, buffers = self.tasks[maker].writes, self.plan.buffers
-        for b in self.tasks[user].reads:
-            if b in writes and buffers[b].kind in ("activation", "received"):
-                return b
-        return -1
+    def _local(self, edge: _Edge, replica: int) -> bool:
+        chunks, placement = self.plan.chunks, self.plan.placement
+        return placement[chunks[edge.source].stage][replica] == placement[chunks[edge.target].stage][replica]
 
-    def _shapes(self, values: tuple[str, ...]) -> tuple[TensorSpec, ...] | None:
-        if self.model is None or not all(v in self.model.values for v in values):
-            return None
-        return tuple(self.model.values[v] for v in values)
+    def _chunk(self, c: int) -> None:
+        """F, then B or BI, then BW: in this order, each with as many buffers as it needs and what was kept for it."""
+        recompute = self.plan.chunks[c].recompute
+        inputs, outputs = len(self.inputs[c]), len(self.outputs[c])
+        back_in = sum(1 for e in self.inputs[c] if e.gradients)
+        back_out = sum(1 for e in self.outputs[c] if e.gradients)
+        for cell in range(c * self.cells, (c + 1) * self.cells):
+            f, b, w = self.forward[cell], self.backward[cell], self.index.done["BW"][cell]
+            fine = self._count(f, inputs, outputs + (not recompute))
+            fine &= self._count(b, inputs + back_out + (not recompute), back_in + recompute + (w >= 0))
+            fine &= w < 0 or self._count(w, 1, 0)
+            if not fine:
+                continue
+            if not self.before(f, b):
+                self._tell(f"does not come after {self.tasks[f]}", b, f)
+            if self.reads[b][:inputs] != self.reads[f]:
+                self._tell(f"does not read the inputs of {self.tasks[f]}", b, f)
+            if not recompute and self.reads[b][inputs] != self.writes[f][0]:
+                self._tell(f"does not read what {self.tasks[f]} kept for it", b, f)
+            if w >= 0:
+                if not self.before(b, w):
+                    self._tell(f"does not come after {self.tasks[b]}", w, b)
+                if self.reads[w][0] != self.writes[b][-1]:
+                    self._tell(f"does not read what {self.tasks[b]} kept for it", w, b)
 
-    def _shaped(
-        self, user: int, b: int, values: tuple[str, ...], expected: tuple[TensorSpec, ...] | None
-    ) -> tuple[TensorSpec, ...]:
+    def _count(self, i: int, reads: int, writes: int) -> bool:
+        have = len(self.reads[i]), len(self.writes[i])
+        if have != (reads, writes):
+            self._tell(f"reads {have[0]} and writes {have[1]} transient buffers; {reads} and {writes} are due", i)
+        return have == (reads, writes)
+
+    def _edge(self, edge: _Edge, payload: str, received: dict[int, int]) -> None:
+        """All microbatches and replicas of an edge in one direction. Takes its receives out of `received`."""
+        if payload == "F":
+            makers, users, values = self.forward, self.forward, edge.values
+            first_maker, first_user = edge.source * self.cells, edge.target * self.cells
+            written = edge.place_out + (not self.plan.chunks[edge.source].recompute)
+            read = edge.place_in
+        else:
+            makers, users, values = self.backward, self.backward, edge.gradients
+            first_maker, first_user = edge.target * self.cells, edge.source * self.cells
+            chunk = self.plan.chunks[edge.source]
+            written = edge.gradient_in + self.plan.chunks[edge.target].recompute
+            read = len(self.inputs[edge.source]) + (not chunk.recompute) + edge.gradient_out
+        shapes = None
+        if self.model is not None and all(v in self.model.values for v in values):
+            shapes = tuple(self.model.values[v] for v in values)
+        what = ("" if payload == "F" else "the gradient of ") + ", ".join(values)
+        for replica in range(self.plan.replicas):
+            local = self._local(edge, replica)
+            for cell in range(replica * self.plan.microbatches, (replica + 1) * self.plan.microbatches):
+                maker, user = makers[first_maker + cell], users[first_user + cell]
+                made, used = self.writes[maker][written], self.reads[user][read]
+                if local:
+                    self._follows(maker, user, made, used, what)
+                else:
+                    r = received.pop(self._slot(edge.number, payload, cell), -1)
+                    if r < 0 or self.tasks[r].values != values:
+                        has = f"receives {', '.join(self.tasks[r].values)}" if r >= 0 else "nothing of it is received"
+                        self._tell(f"needs {what} of {self.report.name(maker)}, but {has}", user)
+                        continue
+                    s = self.index.pair[r]
+                    self._follows(maker, s, made, self.reads[s][0], what)
+                    self._follows(r, user, self.writes[r][0], used, what)
+                shapes = self._shaped(user, used, what, shapes)
+
+    def _follows(self, maker: int, user: int, made: int, used: int, what: str) -> None:
+        """Order and identity of the buffer between two tasks of one device."""
+        if not self.before(maker, user):
+            self._tell(f"needs {what}, but does not come after {self.tasks[maker]}", user, maker)
+        elif made != used:
+            self._tell(f"looks for {what} in buffer {used}; {self.tasks[maker]} puts it in {made}", user, maker)
+
+    def _shaped(self, user: int, b: int, what: str, expected: tuple[TensorSpec, ...] | None) -> tuple[TensorSpec, ...]:
         """What the buffers of an edge hold: as the model says, or as the first of them does. May hold sizes only."""
         held = self.plan.buffers[b].tensors
         if expected is not None and held and held != expected:
-            self._tell(user, -1, f"buffer {b} for {', '.join(values)} holds {held}, not {expected}")
+            self._tell(f"buffer {b} for {what} holds {held}, not {expected}", user)
         return held if expected is None else expected
 
-    def _tell(self, user: int, other: int, text: str) -> None:
-        self.report.add("V2", text, *([user, other] if other >= 0 else [user]))
+    def _tell(self, text: str, *tasks: int) -> None:
+        self.report.add("V2", text, *tasks)

@@ -9,6 +9,7 @@ sums over all of them, after the backwards there and before the optimizer's UPDA
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from pibroch.runtime.action import Chunk
@@ -18,19 +19,24 @@ from pibroch.runtime.verify_order import Order
 _Key = tuple[Chunk, int]  # a chunk and a device
 
 
-def check_gradients(index: Index, order: Order) -> None:
-    """V8. Requires V1, V2 and V5 to hold, and the clocks of `order`."""
-    check = _Gradients(index, order)
+def check_weights(index: Index) -> None:
+    """V8, what enters, and who must share: the part that no order of tasks changes."""
+    check = _Gradients(index)
     check.seeds()
     check.owners()
+
+
+def check_flow(index: Index, order: Order) -> None:
+    """V8, how gradients come together. Requires V1, V3 and V5 to hold, and the clocks of `order`."""
+    check = _Gradients(index, order.before)
     check.buffers()
     check.reductions()
     check.updates()
 
 
 class _Gradients:
-    def __init__(self, index: Index, order: Order) -> None:
-        self.index, self.order = index, order
+    def __init__(self, index: Index, before: Callable[[int, int], bool] | None = None) -> None:
+        self.index, self.before = index, before or (lambda a, b: True)
         self.plan, self.tasks, self.report = index.plan, index.plan.tasks, index.report
         self.users: dict[str, list[Chunk]] = {}
         """Per trainable parameter, the chunks that use it."""
@@ -113,6 +119,11 @@ class _Gradients:
             if trains != bool(held):
                 words = "adds to no gradient, but has" if trains else "adds to a gradient, but has no"
                 self.report.add("V8", f"{words} parameters to train", self.backwards[chunk, device][0])
+            labels = {self.plan.buffers[b].label for b in self.owned.get((chunk, device), ())}
+            for b in held:
+                if self.plan.buffers[b].label not in labels:
+                    task = self.backwards[chunk, device][0]
+                    self.report.add("V8", f"adds to gradient buffer {b}, whose parameters its chunk does not use", task)
         for (chunk, device), held in self.owned.items():
             has = bool(self.plan.chunks[self.index.chunk_index[chunk]].params)
             if has != bool(held):
@@ -121,7 +132,7 @@ class _Gradients:
 
     def reductions(self) -> None:
         """Each bucket once on each device of its group, on the gradients of its chunks, after all backwards there."""
-        plan, before = self.plan, self.order.before
+        plan, before = self.plan, self.before
         found: dict[tuple[int, int], list[int]] = {}
         for t in self.tasks:
             if t.op == "REDUCE":
@@ -178,7 +189,7 @@ class _Gradients:
 
     def updates(self) -> None:
         """Each gradient feeds one optimizer step, after all that adds to it; each parameter is written by one."""
-        plan, before = self.plan, self.order.before
+        plan, before = self.plan, self.before
         steps = [t for t in self.tasks if t.op == "UPDATE"]
         if not steps:
             return

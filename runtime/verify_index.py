@@ -47,6 +47,8 @@ def _frame(index: Index) -> bool:
     plan, report = index.plan, index.report
     if plan.devices < 1 or plan.microbatches < 1 or plan.replicas < 1 or plan.send_buffers < 1:
         report.add("V1", "devices, microbatches, replicas and send_buffers are at least 1")
+    if not plan.chunks:
+        report.add("V1", "the plan has no chunks")
     for stage, row in enumerate(plan.placement):
         if len(row) != plan.replicas or len(set(row)) != len(row) or not all(0 <= d < plan.devices for d in row):
             report.add("V1", f"stage {stage} is placed on {row}: {plan.replicas} different devices are needed")

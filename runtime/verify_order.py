@@ -1,9 +1,9 @@
 """Which tasks of a device are ordered, and V6: every access of a buffer is ordered with those that it must not meet.
 
 Order within a device comes from its streams and from `waits` alone: an executor has nothing else to go by. A *lane* is
-a sequence of tasks that end one after another: a stream, unless receives of several sources or other tasks share it, or
-several of its sends may be under way. A *clock* holds, per lane of the device, how many of its tasks have ended when a
-task starts. A receive starts, and its buffer is touched, as soon as it is posted.
+a sequence of tasks that end one after another: a stream, or every k-th transfer of one where k sends may be under way.
+A *clock* holds, per lane of the device, how many of its tasks have ended when a task starts. A receive starts, and its
+buffer is touched, as soon as it is posted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ class Order:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        count = len(index.plan.tasks)
+        plan, count = index.plan, len(index.plan.tasks)
         self.lane, self.place = [0] * count, [0] * count
         self.clock: list[Clock] = [()] * count
-        self._receives = bytearray(count)
-        self._nth = [0] * count  # the how-manieth send of its stream, or receive of its source
-        self._mixed: list[bool] = []
-        width = self._lanes()
-        self._seen: list[Clock] = [[0] * width[device] for device, _, _ in index.stream_lists]
-        self._posted: list[Clock] = list(self._seen)
-        self._flying: list[list[tuple[int, Clock]]] = [[] for _ in index.stream_lists]
+        self._receives = bytearray(t.op == "RECV" for t in plan.tasks)
+        self._window = [1] * len(index.stream_lists)
+        width = [0] * plan.devices
+        for number, (device, _, ids) in enumerate(index.stream_lists):
+            k = plan.send_buffers if ids and plan.tasks[ids[0]].op in ("SEND", "RECV") else 1
+            for n, i in enumerate(ids):
+                self.lane[i], self.place[i] = width[device] + n % k, n // k
+            self._window[number] = k
+            width[device] += min(k, len(ids))
+        self._last: list[Clock] = [[0] * width[device] for device, _, _ in index.stream_lists]
 
     def before(self, a: int, b: int) -> bool:
         """Whether a has always ended when b starts."""
@@ -51,78 +54,40 @@ class Order:
         tasks = self.index.plan.tasks
         return [c[lanes[t.device]] if t.device in lanes else 0 for t, c in zip(tasks, self.clock, strict=True)]
 
-    def _lanes(self) -> list[int]:
-        """Number the lanes of each device; the number of lanes per device."""
-        plan, window = self.index.plan, self.index.plan.send_buffers
-        width = [0] * plan.devices
-        for device, _, ids in self.index.stream_lists:
-            lanes: dict[object, int] = {}
-            ends: dict[int, int] = {}
-            kinds: dict[object, int] = {}
-            for i in ids:
-                t = plan.tasks[i]
-                kind: object = (t.op, t.peer) if t.op == "RECV" else t.op == "SEND"
-                n = self._nth[i] = kinds[kind] = kinds.get(kind, 0) + 1
-                key = (kind, n % window) if t.op in ("SEND", "RECV") else kind
-                lane = lanes.get(key)
-                if lane is None:
-                    lane = lanes[key] = width[device]
-                    width[device] += 1
-                    ends[lane] = 0
-                self.lane[i], self.place[i] = lane, ends[lane]
-                ends[lane] += 1
-                self._receives[i] = t.op == "RECV"
-            self._mixed.append(len(lanes) > 1)
-        return width
-
     def run(self, order: Sequence[int]) -> None:
         """Set the clocks of all tasks and check V6."""
-        tasks, stream_of = self.index.plan.tasks, self.index.stream_of
-        lane, place, clocks = self.lane, self.place, self.clock
-        seen, posted, mixed, receives = self._seen, self._posted, self._mixed, self._receives
+        stream_of, position, window = self.index.stream_of, self.index.position, self._window
+        reached = [0] * len(window)
         access = _Accesses(self)
         for i in order:
-            task, stream = tasks[i], stream_of[i]
-            if receives[i]:
-                base = posted[stream]
-            elif mixed[stream]:
-                base = self._landed(stream, i)
+            stream = stream_of[i]
+            if window[stream] > 1:  # a later transfer may have ended first, but has not started first
+                ids = self.index.stream_lists[stream][2]
+                while reached[stream] <= position[i]:
+                    self._start(ids[reached[stream]], stream)
+                    reached[stream] += 1
             else:
-                base = seen[stream]
-            if task.waits:
-                joined: Clock = base
-                for w in task.waits:
-                    other = clocks[w]
-                    fresh = list(map(max, joined, other)) if joined is not other else list(joined)
-                    if fresh[lane[w]] <= place[w]:
-                        fresh[lane[w]] = place[w] + 1
-                    joined = fresh
-                base = joined
-            clocks[i] = base
-            if receives[i]:
-                posted[stream] = base
-            if mixed[stream]:
-                self._flying[stream].append((i, base))
-            elif not receives[i]:
-                seen[stream] = base
+                self._start(i, stream)
             access.check(i)
         access.finish()
 
-    def _landed(self, stream: int, i: int) -> Clock:
-        """What has ended in a stream of several lanes when its task i starts: all before it, but sends under way."""
-        tasks, keep = self.index.plan.tasks, []
-        clock = list(self._seen[stream])
-        send, window = tasks[i].op == "SEND", self.index.plan.send_buffers
-        for j, other in self._flying[stream]:
-            may_fly = send and tasks[j].op == "SEND" and self._nth[j] > self._nth[i] - window
-            if may_fly or self.index.position[j] > self.index.position[i]:
-                keep.append((j, other))
-            else:
-                clock = list(map(max, clock, other))
-                clock[self.lane[j]] = max(clock[self.lane[j]], self.place[j] + 1)
-        self._flying[stream] = keep
-        self._seen[stream] = clock
-        return clock
+    def _start(self, i: int, stream: int) -> None:
+        """Set the clock of a task, after that of the task before it in its stream.
+
+        The part of a stream's own lane may stay behind: `before` compares places there.
+        """
+        lane, place, clocks = self.lane, self.place, self.clock
+        clock = self._last[stream]
+        k = self._window[stream]
+        if k > 1 and not self._receives[i] and self.index.position[i] >= k:
+            landed = self.index.stream_lists[stream][2][self.index.position[i] - k]
+            clock = list(map(max, clock, clocks[landed]))
+            clock[lane[landed]] = place[landed] + 1
+        for w in self.index.plan.tasks[i].waits:
+            clock = list(map(max, clock, clocks[w]))
+            if clock[lane[w]] <= place[w]:
+                clock[lane[w]] = place[w] + 1
+        clocks[i] = self._last[stream] = clock
 
 
 class _Accesses:

@@ -18,12 +18,18 @@ def check_transfers(index: Index, model: ModelSpec | None) -> None:
     index.pair = [-1] * len(tasks)
     channels: dict[tuple[int, int, str], tuple[list[int], list[int]]] = {}
     for device, name, ids in index.stream_lists:
+        kind: tuple[str, int, str] | None = None
         for i in ids:
             t = tasks[i]
+            if name == "compute":
+                if t.op in ("SEND", "RECV", "REDUCE"):
+                    report.add("V5", "communication never stands in the compute stream: it would wait there", i)
+            elif kind is None:
+                kind = (t.op, t.peer, t.payload)
+            elif kind != (t.op, t.peer, t.payload):
+                report.add("V3", "a communication stream has sends or receives of one channel and payload only", i)
             if t.op == "SEND":
                 channels.setdefault((device, t.peer, name), ([], []))[0].append(i)
-                if name == "compute":
-                    report.add("V5", "a send never stands in the compute stream: it waits there for its receive", i)
             elif t.op == "RECV":
                 channels.setdefault((t.peer, device, name), ([], []))[1].append(i)
             else:
@@ -59,11 +65,11 @@ def _difference(plan: Plan, s: Task, r: Task, model: ModelSpec | None) -> str:
         return f"one is microbatch {s.mb} of replica {s.replica}, the other {r.mb} of {r.replica}"
     if s.values != r.values:
         return f"one carries {_list(s.values)}, the other {_list(r.values)}"
+    if len(s.reads) != 1 or len(r.writes) != 1 or r.reads or s.writes:
+        return "a send reads one buffer and a receive writes one"
     sent, received = _tensors(plan, s.reads), _tensors(plan, r.writes)
     if sent != received:
         return f"one is {_shapes(sent)}, the other {_shapes(received)}"
-    if not s.reads or not r.writes:
-        return "one of them has no buffer"
     if model is not None and sent:
         expected = [model.values[v] for v in s.values if v in model.values]
         if [(t.shape, t.dtype) for t in expected] != [(t.shape, t.dtype) for t in sent]:

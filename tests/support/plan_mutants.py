@@ -361,6 +361,27 @@ def _add_entry(plan: Plan, rng: random.Random) -> str | None:
     return f"{_say(t)}: {name} {new} ({plan.buffers[new].kind}) too"
 
 
+def _swap_entries(plan: Plan, rng: random.Random) -> str | None:
+    name = rng.choice(["reads", "writes"])
+    tasks = [t for t in plan.tasks if sum(not plan.buffers[b].persistent for b in getattr(t, name)) > 1]
+    if not tasks:
+        return None
+    t = rng.choice(tasks)
+    row = list(getattr(t, name))
+    a, b = rng.sample([k for k, b in enumerate(row) if not plan.buffers[b].persistent], 2)
+    row[a], row[b] = row[b], row[a]
+    setattr(t, name, tuple(row))
+    return f"{_say(t)}: {name} {row}"
+
+
+def _swap_values(plan: Plan, rng: random.Random) -> str | None:
+    t = _pick(plan, rng, "SEND", "RECV")
+    if t is None or len(t.values) < 2:
+        return None
+    t.values = t.values[::-1]
+    return _say(t)
+
+
 def _drop_free(plan: Plan, rng: random.Random) -> str | None:
     t = _pick(plan, rng, has="frees")
     if t is None:
@@ -486,7 +507,8 @@ MUTATIONS: dict[str, Mutation] = {
     "to stream": _to_stream, "drop": _drop, "drop pair": _drop_pair, "duplicate": _duplicate, "peer": _peer,
     "device": _device, "microbatch": _mb, "replica": _replica, "end": _end, "values": _values, "op": _op,
     "payload": _payload, "scale": _scale, "scale all": _scale_all, "buffer": _buffer, "drop entry": _drop_entry,
-    "add entry": _add_entry, "drop free": _drop_free, "early free": _early_free, "drop wait": _drop_wait,
-    "other wait": _other_wait, "add wait": _add_wait, "group": _group, "bucket": _bucket,
-    "bucket params": _bucket_params, "drop bucket": _drop_bucket, "tensors": _tensors,
+    "add entry": _add_entry, "swap entries": _swap_entries, "swap values": _swap_values, "drop free": _drop_free,
+    "early free": _early_free, "drop wait": _drop_wait, "other wait": _other_wait, "add wait": _add_wait,
+    "group": _group, "bucket": _bucket, "bucket params": _bucket_params, "drop bucket": _drop_bucket,
+    "tensors": _tensors,
 }  # fmt: skip

@@ -1,7 +1,9 @@
 """A second opinion on plans: an explicit wait graph, all pairs of accesses, and a symbolic run in random legal orders.
 
-It knows the semantics of plans as `runtime/plan.py` states them and the compiler's habit of naming persistent buffers
-("chunk 2.1", "optimizer 0", or a tied parameter's name); it shares no code and no algorithm with the verifier. Made for
+It knows the semantics of plans as `runtime/plan.py` states them and as the executor takes them (a buffer's place among
+those that a task reads or writes tells what it holds; a communication stream has one kind of task), and the compiler's
+habit of naming persistent buffers ("chunk 2.1", "optimizer 0", or a tied parameter's name); it shares no code and no
+algorithm with the verifier. Made for
 plans of a few hundred tasks: it closes the wait graph transitively and keeps every contribution to every gradient.
 
 `examine(plan, seed)` returns what is wrong, as a list of texts that begin with a kind: hang, race, memory, wrong.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -40,6 +43,7 @@ class _Graph:
         self.partners: dict[int, list[int]] = {}
         self.after: dict[int, set[int]] = defaultdict(set)
         self._meetings()
+        self._kinds()
         for t in plan.tasks:
             self.after[2 * t.id].add(self.end[t.id])
         for edges in _local_edges(plan).values():
@@ -74,6 +78,16 @@ class _Graph:
             if len({t.stream for t in members}) > 1:
                 self.problems.append(f"hang: R{bucket} is launched on different communicators")
             self._meet(members)
+
+    def _kinds(self) -> None:
+        """The executor runs a stream by its first task: all others must be of the same kind and channel."""
+        for device, streams in self.plan.streams.items():
+            for name, ids in streams.items():
+                kinds = set()
+                for t in (self.plan.tasks[i] for i in ids):
+                    kinds.add((t.op, t.peer, t.payload) if t.op in ("SEND", "RECV", "REDUCE") else "compute")
+                if len(kinds) > 1 or (kinds == {"compute"}) != (name == "compute" and bool(ids)):
+                    self.problems.append(f"hang: stream {name} of device {device} has tasks of kinds {kinds}")
 
     def _meet(self, members: list[Task]) -> None:
         for t in members:
@@ -135,14 +149,10 @@ def _races(plan: Plan) -> list[str]:
             after[a].append(b)
         for i in ids:
             after[2 * i].append(2 * i + 1)
-        last: dict[tuple[str, int], int] = {}
-        for name, stream in plan.streams[device].items():  # the receives of one source end one after another
-            for i in stream:
-                if plan.tasks[i].op == "RECV" and plan.send_buffers == 1:
-                    key = (name, plan.tasks[i].peer)
-                    if key in last:
-                        after[2 * last[key] + 1].append(2 * i + 1)
-                    last[key] = i
+        for stream in plan.streams[device].values():  # every k-th receive of a channel ends after the one before it
+            for i, j in zip(stream, stream[plan.send_buffers :], strict=False):
+                if plan.tasks[i].op == "RECV":
+                    after[2 * i + 1].append(2 * j + 1)
         reach: dict[int, int] = {}
         for root in [2 * i for i in ids]:
             _close(root, after, reach)
@@ -230,101 +240,118 @@ class _Machine:
     def _bad(self, text: str) -> None:
         self.problems.append(text)
 
-    def _read(self, task: Task) -> Content:
-        seen: Content = {}
-        for b in task.reads:
+    def _look(self, t: Task, buffers: Sequence[int]) -> list[Content]:
+        """The contents of buffers that a task reads, in order."""
+        found = []
+        for b in buffers:
             content = self.contents.get(b)
             if content is None:
-                self._bad(f"memory: {task} reads buffer {b}, which holds nothing")
-            else:
-                seen.update(content)
-        return seen
+                self._bad(f"memory: {t} reads buffer {b}, which holds nothing")
+            found.append(content or {})
+        return found
+
+    def _passing(self, buffers: Sequence[int]) -> list[int]:
+        return [b for b in buffers if not self.plan.buffers[b].persistent]
 
     def _start(self, t: Task) -> None:
-        seen = self._read(t)
+        seen = self._look(t, t.reads)
         if t.op == "SEND":
-            self.results[t.id] = {0: {k: v for k, v in seen.items() if k[0] in ("F", "B") and k[1] in t.values}}
-            if len(self.results[t.id][0]) != len(t.values):
-                self._bad(f"wrong: {t} finds {list(seen)} and not {t.values} in its buffer")
+            values = seen[0] if seen else {}
+            if [k[1] for k in values if k[0] in ("F", "B")] != list(t.values):
+                self._bad(f"wrong: {t} finds {list(values)} and not {t.values} in its buffer")
+            self.results[t.id] = {0: values}
         elif t.op in ("F", "B", "BI", "BW"):
             self.ran[t.op, t.chunk, t.mb, t.replica] += 1
-            self.results[t.id] = getattr(self, "_" + t.op.lower())(t, seen)
+            if t.op != "F" and not self.ran["F", t.chunk, t.mb, t.replica]:
+                self._bad(f"wrong: {t} runs before its forward")
+            self._params(t)
+            self.results[t.id] = getattr(self, "_" + t.op.lower())(t)
             if self.plan.placement[t.stage][t.replica] != t.device:
                 self._bad(f"wrong: {t} of replica {t.replica} runs on device {t.device}")
         elif t.op == "REDUCE":
             self.results[t.id] = {b: dict(self.contents[b] or {}) for b in t.reads if b in self.contents}
 
-    def _params(self, t: Task, seen: Content) -> None:
-        for p in self.chunks[t.chunk].params:
-            if seen.get(("param", p)) != 0:
-                self._bad(f"wrong: {t} reads version {seen.get(('param', p))} of {p}")
+    def _params(self, t: Task) -> None:
+        held: Content = {}
+        for b in t.reads:
+            if self.plan.buffers[b].kind == "parameter":
+                held.update(self.contents[b] or {})
+        for p in self.chunks[t.chunk].params if t.op != "BW" else ():
+            if held.get(("param", p)) != 0:
+                self._bad(f"wrong: {t} reads version {held.get(('param', p))} of {p}")
 
-    def _kinds(self, t: Task, *kinds: str) -> list[int]:
-        return [b for b in t.writes if self.plan.buffers[b].kind in kinds]
+    def _by_peer(self, ends: tuple[tuple[str, Any], ...], *, grad: bool) -> list[tuple[Any, list[str]]]:
+        rows: dict[Any, list[str]] = {}
+        for value, peer in ends:
+            if self.model.values[value].grad or not grad:
+                rows.setdefault(peer, []).append(value)
+        return list(rows.items())
 
-    def _values(self, t: Task, payload: str, seen: Content, values: list[tuple[str, Any]]) -> list[Any]:
-        """The (value, source) pairs that a task needs, from what it read."""
+    def _take(self, t: Task, payload: str, rows: list[tuple[Any, list[str]]], buffers: list[int]) -> list[Any]:
+        """What came from each peer, one buffer per peer in order."""
+        if len(buffers) != len(rows):
+            self._bad(f"wrong: {t} reads {len(buffers)} buffers of payload {payload} for {len(rows)} peers")
         found = []
-        for value, source in values:
-            key = (payload, value, source, t.chunk, (t.mb, t.replica))
-            if key not in seen:
-                self._bad(f"wrong: {t} misses {payload} of {value} from {source}")
+        for (peer, values), content in zip(rows, self._look(t, buffers), strict=False):
+            expected = [(payload, v, peer, t.chunk, (t.mb, t.replica)) for v in values]
+            if list(content) != expected:
+                self._bad(f"wrong: {t} expects {expected} and finds {list(content)}")
             else:
-                found.append(seen[key])
+                found += list(content.values())[:1]
         return found
 
-    def _give(self, t: Task, payload: str, ends: list[tuple[str, Any]], what: Any) -> dict[int, Content]:
-        """One buffer per chunk at the other end, in order."""
-        by_peer: dict[Any, list[str]] = {}
-        for value, peer in ends:
-            by_peer.setdefault(peer, []).append(value)
-        buffers = self._kinds(t, "activation", "received")
-        if len(buffers) != len(by_peer):
-            self._bad(f"wrong: {t} has {len(buffers)} buffers for {len(by_peer)} outputs")
+    def _give(
+        self, t: Task, payload: str, rows: list[tuple[Any, list[str]]], buffers: list[int], what: Any
+    ) -> dict[int, Content]:
+        """One buffer per peer, in order."""
+        if len(buffers) != len(rows):
+            self._bad(f"wrong: {t} writes {len(buffers)} buffers of payload {payload} for {len(rows)} peers")
         out: dict[int, Content] = {}
-        for b, (peer, values) in zip(buffers, by_peer.items(), strict=False):
-            shapes = [self.model.values[v] for v in values]
-            if list(self.plan.buffers[b].tensors) != shapes:
+        for b, (peer, values) in zip(buffers, rows, strict=False):
+            if list(self.plan.buffers[b].tensors) != [self.model.values[v] for v in values]:
                 self._bad(f"wrong: buffer {b} has the wrong shape for {values}")
             out[b] = {(payload, v, t.chunk, peer, (t.mb, t.replica)): what for v in values}
         return out
 
-    def _f(self, t: Task, seen: Content) -> dict[int, Content]:
+    def _f(self, t: Task) -> dict[int, Content]:
         c = self.chunks[t.chunk]
-        self._params(t, seen)
-        self._values(t, "F", seen, list(c.inputs))
-        out = self._give(t, "F", list(c.outputs), 1)
-        for b in self._kinds(t, "saved"):
-            out[b] = {("saved", t.chunk, t.mb, t.replica): 1}
-        return out
+        self._take(t, "F", self._by_peer(c.inputs, grad=False), self._passing(t.reads))
+        writes, out = self._passing(t.writes), {}
+        if not c.recompute and writes:
+            out[writes.pop(0)] = {("saved", t.chunk, t.mb, t.replica): 1}
+        return out | self._give(t, "F", self._by_peer(c.outputs, grad=False), writes, 1)
 
-    def _b(self, t: Task, seen: Content, halves: tuple[str, ...] = ("I", "W")) -> dict[int, Content]:
-        c = self.chunks[t.chunk]
-        self._params(t, seen)
+    def _b(self, t: Task, halves: tuple[str, ...] = ("I", "W")) -> dict[int, Content]:
+        c, out = self.chunks[t.chunk], dict[int, Content]()
+        reads, writes = self._passing(t.reads), self._passing(t.writes)
+        rows = self._by_peer(c.inputs, grad=False)
+        self._take(t, "F", rows, reads[: len(rows)])
+        reads = reads[len(rows) :]
         if c.recompute:
-            self._values(t, "F", seen, list(c.inputs))
-        elif ("saved", t.chunk, t.mb, t.replica) not in seen:
+            out[writes.pop(0) if writes else -1] = {}
+        elif self._look(t, reads[:1]) != [{("saved", t.chunk, t.mb, t.replica): 1}]:
             self._bad(f"wrong: {t} does not see what forward saved")
-        weights = self._values(t, "B", seen, [(v, p) for v, p in c.outputs if self.model.values[v].grad])
+        weights = self._take(t, "B", self._by_peer(c.outputs, grad=True), reads[not c.recompute :])
         if t.chunk == self.last:
             weights = [Fraction(*t.scale)] if t.scale and t.scale[1] else [Fraction(-1)]
         weight = weights[0] if weights else Fraction(0)
         if any(w != weight for w in weights):
             self._bad(f"wrong: {t} mixes weights {weights}")
-        out = self._give(t, "B", [(v, p) for v, p in c.inputs if self.model.values[v].grad], weight)
-        for b in self._kinds(t, "wsaved"):
-            out[b] = {("wsaved", t.chunk, t.mb, t.replica): weight}
+        if t.op == "BI" and writes:
+            out[writes.pop()] = {("wsaved", t.chunk, t.mb, t.replica): weight}
+        out |= self._give(t, "B", self._by_peer(c.inputs, grad=True), writes, weight)
         self._add(t, halves, weight)
         return out
 
-    def _bi(self, t: Task, seen: Content) -> dict[int, Content]:
-        return self._b(t, seen, ("I",))
+    def _bi(self, t: Task) -> dict[int, Content]:
+        return self._b(t, ("I",))
 
-    def _bw(self, t: Task, seen: Content) -> dict[int, Content]:
+    def _bw(self, t: Task) -> dict[int, Content]:
         key = ("wsaved", t.chunk, t.mb, t.replica)
-        if key not in seen:
+        kept = self._look(t, self._passing(t.reads))
+        if [list(content) for content in kept] != [[key]]:
             self._bad(f"wrong: {t} does not see what BI kept")
-        self._add(t, ("W",), seen.get(key, Fraction(0)))
+        self._add(t, ("W",), kept[0].get(key, Fraction(0)) if kept else Fraction(0))
         return {}
 
     def _add(self, t: Task, halves: tuple[str, ...], weight: Fraction) -> None:
@@ -359,7 +386,9 @@ class _Machine:
 
     def _receive(self, t: Task) -> None:
         sender = self.plan.tasks[next(i for i in self.graph.partners[t.id] if i != t.id)]
-        if (sender.mb, sender.replica, sender.values, sender.payload) != (t.mb, t.replica, t.values, t.payload):
+        if (sender.mb, sender.replica, sender.values, sender.payload, sender.action.peer, sender.chunk) != (
+            t.mb, t.replica, t.values, t.payload, t.chunk, t.action.peer
+        ):  # fmt: skip
             self._bad(f"wrong: {t} meets {sender}")
         sent = [x for b in sender.reads for x in self.plan.buffers[b].tensors]
         if sent != [x for b in t.writes for x in self.plan.buffers[b].tensors]:
