@@ -17,9 +17,10 @@ class Workload:
     """A training job without a schedule. `--model module:function` names a function that returns one.
 
     `model()` builds the module (called under a fixed seed); `loss(model, batch)` returns the mean loss over the
-    batch's samples, or `(sum, count)`; `optimizer(params)` builds the optimizer and, as `batch`, must be picklable (a
-    module-level function or `functools.partial`); `batch(size, step)` returns the batch of that step with `size`
-    samples. `microbatch` is the number of samples in one microbatch, `tokens` the tokens in one sample.
+    batch's samples, or `(sum, count)`; `optimizer(pairs)` builds the optimizer from (name, parameter) pairs, as every
+    torch optimizer takes them; `batch(size, step)` returns the batch of that step with `size` samples. Optimizer and
+    batch are sent to other processes: module-level functions or `functools.partial`, not lambdas. `microbatch` is the
+    number of samples in one microbatch, `tokens` the tokens in one sample.
     """
 
     name: str
