@@ -206,6 +206,11 @@ def _memory(values: Values, m: re.Match[str], _: bool) -> bool | None:
     return None
 
 
+def _sized_devices(values: Values, m: re.Match[str], _: bool) -> None:
+    values.put("num_devices", number(m["d"]), m[0])
+    values.put("memory_limit", size_bytes(m["size"], m["unit"]), m[0])
+
+
 def _bucket(values: Values, m: re.Match[str], no: bool) -> None:
     if no:
         values.put("buckets", False, m[0])
@@ -279,8 +284,14 @@ PHRASES: tuple[Phrase, ...] = (
     _p("stages_per_device", r"(?P<n><N>)-way interleav(?:ed|ing)", _interleaved),
     *_named("stages_per_device", r"vpp|v|virtual stages|virtual pipeline(?: size| degree)?|stages[_ ]per[_ ](?:device|rank)"
             r"|interleave", spaced=False),
+    # before the replicas, which it looks ahead to
+    _p("total_microbatches", rf"(?:a total of |{BEFORE})(?P<n><N>)[ -](?:{MICRO} (?:in total|total|overall|in all|altogether|"
+       rf"combined|(?:across|over) (?:all |both )?(?:the )?(?:replicas|pipelines)|(?:split|divided|spread|shared|distributed) "
+       rf"(?:across|over|among|between)(?= (?:the |all |both )*(?:<N> )?(?:{REPLICA})))|total {MICRO})",
+       lambda v, m, no: v.count("total_microbatches", m, m[0])),
     # two degrees at once
-    _p("grid", r"(?P<a>\d+)\s*(?:x|by|\*)\s*(?P<b>\d+)(?:\s*\(?\s*(?P<order>pp\s*(?:x|,|by)\s*dp|dp\s*(?:x|,|by)\s*pp|pipeline "
+    _p("grid", rf"(?P<d><N>)(?: ?x)? {SIZE} {DEVICE}", _sized_devices),
+    _p("grid", r"(?P<a>\d+)\s*(?:x|by|\*)\s*(?P<b>\d+)(?! ?[kmgt]i?b)(?:\s*\(?\s*(?P<order>pp\s*(?:x|,|by)\s*dp|dp\s*(?:x|,|by)\s*pp|pipeline "
        r"(?:x|by) data|data (?:x|by) pipeline)\s*\)?)?(?: (?:mesh|grid|layout))?", _grid),
     # stages, pipeline devices, replicas, devices in all
     _p("stages", rf"(?P<n><N>)[ -](?:pipeline )?{STAGE} {EACH}(?:replica|pipeline)", _field("stages")),
@@ -311,9 +322,6 @@ PHRASES: tuple[Phrase, ...] = (
     # microbatches
     _p("microbatches", rf"{BEFORE}(?P<n><N>)[ -]{MICRO}{AFTER} (?:(?:{EACH}(?:data[ -]parallel )?(?:replica|pipeline|copy))|each)",
        lambda v, m, no: v.count("microbatches", m, m[0])),
-    _p("total_microbatches", rf"(?:a total of |{BEFORE})(?P<n><N>)[ -](?:{MICRO} (?:in total|total|overall|in all|altogether|"
-       rf"combined|(?:across|over) (?:all |both )?(?:the )?(?:replicas|pipelines))|total {MICRO})",
-       lambda v, m, no: v.count("total_microbatches", m, m[0])),
     _p("total_microbatches", rf"a total of (?P<n><N>) {MICRO}", _field("total_microbatches")),
     _p("ratio", rf"(?:with )?(?P<f>half|twice|double|(?:<R>) times|)\s?(?:as many|the (?:same )?(?:number|amount) of) (?P<what>{MICRO}|"
        rf"replicas) (?:as|of) (?:there are )?(?P<base>(?:pipeline )?(?:{STAGE}|{DEVICE})|replicas)", _ratio),
