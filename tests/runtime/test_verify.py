@@ -405,7 +405,8 @@ def test_a_malformed_plan_is_refused_without_an_exception(seed: int) -> None:
     fields = ["id", "device", "stage", "part", "mb", "peer", "peer_stage", "peer_part", "bucket", "replica"]
     rows = ["waits", "reads", "writes", "frees", "group"]
     for _ in range(60):
-        plan = rng.choice([two_stages, two_replicas])()
+        build: Callable[[], Plan] = rng.choice([two_stages, two_replicas])
+        plan = build()
         kind = rng.randrange(8)
         t = rng.choice(plan.tasks)
         odd = rng.choice([-7, -1, 99, 10**9])
