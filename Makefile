@@ -23,7 +23,7 @@ demo: .venv-demo/stamp
 
 test: lint
 	@echo '== tests'
-	@.venv-test/bin/python -m pytest tests $(PYTEST_ARGS)
+	@.venv-test/bin/python -m pytest tests --durations=10 $(PYTEST_ARGS)
 
 lint: .venv-test/stamp
 	@echo '== ruff'
