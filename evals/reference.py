@@ -4,7 +4,8 @@ Replay   One thread runs the same microbatches in the same shapes through the ca
          parameter's contributions up in the order of the plan's backwards, then the devices' sums in rank order.
          Nothing else is taken from the plan: which microbatches there are, their weights and the averaging are the
          reference's own, so a plan that drops or scales anything differs. float32 equals it bitwise where no more than
-         two devices are summed; gloo's all-reduce of three or more is not in rank order.
+         two devices are summed; gloo's all-reduce of three or more is not in rank order. It computes on the kind of
+         device that the run is on: CPUs and GPUs round differently and draw other random numbers.
 Unsplit  The eager model on the whole batch in float64: nothing captured, nothing split. A model that draws random
          numbers has no such reference, since each microbatch draws its own.
 
@@ -36,18 +37,20 @@ class Reference(Protocol):
     """`gradients` then `update`, step by step."""
 
     name: str
+    device: str
 
     def gradients(self, batch: Batch) -> tuple[float, Named]:
-        """The loss of this batch and the gradients before the optimizer; parameters without one are absent."""
+        """The loss of this batch and the gradients before the optimizer, on the host; what has none is absent."""
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
-        """One optimizer step with these gradients; all weights after it."""
+        """One optimizer step with these gradients; all weights after it, on the host."""
 
 
 class Unsplit:
     """The eager model in float64, the whole batch at once."""
 
     name = "unsplit"
+    device = "cpu"  # whatever the run is on: float64 agrees closely enough everywhere
 
     def __init__(self, workload: Workload, *, seed: int) -> None:
         self._workload = workload
@@ -70,15 +73,18 @@ class Unsplit:
 
 
 class Replay:
-    """The captured graph on the plan's microbatches; `dtype` is what the run compared with casts to, if anything."""
+    """The captured graph on the plan's microbatches; `dtype` is what the run compared with casts to, if anything, and
+    `device` the kind of device that it is on."""
 
     name = "replay"
 
     def __init__(
-        self, workload: Workload, captured: Captured, plan: Plan, *, seed: int, dtype: torch.dtype | None = None
-    ) -> None:
+        self, workload: Workload, captured: Captured, plan: Plan, *, seed: int, dtype: torch.dtype | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         self._workload, self._captured, self._plan, self._dtype = workload, captured, plan, dtype
-        self._model = fresh_model(workload, seed=seed, dtype=dtype)
+        self.device = device
+        self._model = fresh_model(workload, seed=seed, dtype=dtype).to(device)
         self._weights = _Weights(workload, self._model)
         self._params = dict(self._model.named_parameters())
         self._buffers = [{n: b.detach().clone() for n, b in self._model.named_buffers()} for _ in range(plan.replicas)]
@@ -90,7 +96,7 @@ class Replay:
     def gradients(self, batch: Batch) -> tuple[float, Named]:
         """See `Reference`. Raises `InputError` where the batch does not divide."""
         plan = self._plan
-        batch = cast(batch, self._dtype)
+        batch = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, cast(batch, self._dtype))
         size = _samples(batch)
         parts = plan.replicas * plan.microbatches
         if size % parts:
@@ -117,7 +123,7 @@ class Replay:
         total: Named = {}
         for (name, _), g in sorted(sums.items(), key=lambda row: row[0]):
             total[name] = total[name] + g if name in total else g
-        return loss, total
+        return loss, {name: g.cpu() for name, g in total.items()}
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         """See `Reference`."""
@@ -128,9 +134,13 @@ class Replay:
         if all(len(chunks) == 1 for chunks in self._owners.values()):
             layers = len(self._captured.spec.layers)
             whole = ChunkSpec(stage=0, part=0, start=0, stop=layers, params=tuple(self._owners))
-            return [(None, build_chunk(self._captured, whole, split_backward=False))]
+            return [(None, self._chunk(whole))]
         ordered = sorted(self._plan.chunks, key=lambda c: c.start)
-        return [(c.key, build_chunk(self._captured, c, split_backward=False)) for c in ordered]
+        return [(c.key, self._chunk(c)) for c in ordered]
+
+    def _chunk(self, spec: ChunkSpec) -> ChunkModule:
+        elsewhere = self.device if self.device != self._captured.device else None
+        return build_chunk(self._captured, spec, split_backward=False, device=elsewhere)
 
     def _queued_params(self) -> dict[Chunk, frozenset[str]]:
         """Of every chunk whose backward the plan splits, the parameters whose gradients come in BW."""
@@ -156,7 +166,7 @@ class Replay:
             needed = {name: flat[name] for name in module.batch_leaves}
             values |= module(params, self._buffers[replica], needed, inputs, seed=(self._step, index), queue=None)
         loss = values["loss"]
-        seed = torch.tensor(weight, dtype=loss.dtype)
+        seed = torch.full((), weight, dtype=loss.dtype, device=loss.device)
         grads = torch.autograd.grad(loss, list(leaves.values()), grad_outputs=seed, allow_unused=True)
         found = {key: g for key, g in zip(leaves, grads, strict=True) if g is not None}
         return float(loss.detach()), found
@@ -178,10 +188,10 @@ class _Weights:
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         for name, p in self._params.items():
-            p.grad = gradients[name].detach().clone() if name in gradients else None
+            p.grad = gradients[name].detach().to(p.device, copy=True) if name in gradients else None
         with one_thread():
             self._optimizer.step()
-        return {n: p.detach().clone() for n, p in self._model.named_parameters()}
+        return {n: p.detach().to("cpu", copy=True) for n, p in self._model.named_parameters()}
 
 
 def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype | None) -> nn.Module:

@@ -4,6 +4,10 @@ gloo: one world-wide group per payload serves all pairs of that direction, match
 and stream for reductions. NCCL: one two-member group per channel. All are made eagerly, by all ranks in one order, with
 an explicit timeout (a new group does not inherit one). gloo rejects CUDA tensors for sends: these are staged through
 pinned host memory, which also serves ranks that share one GPU.
+
+What `Posted.wait` waits for differs. gloo: the host waits until the operation is done. NCCL: the host goes on, and the
+calling thread's current CUDA stream waits. Staged: the host waits for the message, and the current stream for the copy
+back to the device. In each case work that is put on the current stream afterwards may use the tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pibroch.runtime.program import Channel, GroupKey
+from pibroch.runtime.program import TRANSFER, Channel, GroupKey
 
 
 class Posted(NamedTuple):
-    """An operation under way. `wait()` returns when its tensors may be used (or reused)."""
+    """An operation under way. After `wait()` its tensors may be used (or reused) on the current stream."""
 
     works: list[Any]
     copies: list[tuple[torch.Tensor, torch.Tensor]]
@@ -46,9 +50,24 @@ class Communicator:
             if key not in self._groups:
                 self._groups[key] = dist.new_group(list(key.members), timeout=self._timeout)
                 made += 1
+                if self.nccl and self.rank in key.members:
+                    self._connect(key)
         if made and self.nccl:
             torch.cuda.synchronize()
         return made
+
+    def _connect(self, key: GroupKey) -> None:
+        """Use a new NCCL group once: it connects its members at the first use, which must not happen inside a step.
+
+        All ranks come here in the keys' order, so nobody waits in a circle.
+        """
+        one = torch.zeros(1, device=self.device)
+        if not key.stream.startswith(f"{TRANSFER} "):
+            dist.all_reduce(one, group=self._groups[key])
+        elif self.rank == key.members[0]:
+            dist.send(one, key.members[1], group=self._groups[key])
+        else:
+            dist.recv(one, key.members[0], group=self._groups[key])
 
     def send(self, channel: Channel, first_tag: int, tensors: Sequence[torch.Tensor]) -> Posted:
         group = self._groups[channel.group(nccl=self.nccl, world=dist.get_world_size())]

@@ -72,6 +72,9 @@ class Compute:
         return tensors
 
     def hold(self, buffer: int, tensors: list[torch.Tensor]) -> None:
+        if self.store.device.type == "cuda":
+            for t in tensors:  # allocated on the receiving stream, but the compute stream uses them last
+                t.record_stream(torch.cuda.default_stream(self.store.device))
         self._buffers[buffer] = tensors
 
     def allocate(self, buffer: int) -> list[torch.Tensor]:
@@ -195,7 +198,7 @@ class Compute:
         if self.program.loss == "sum_count":
             weight *= self.program.microbatches * self.program.replicas / self._total
         loss = self._losses[0][0]
-        return torch.tensor(weight, dtype=loss.dtype, device=loss.device)
+        return torch.full((), weight, dtype=loss.dtype, device=loss.device)  # on CUDA, torch.tensor would wait for it
 
     def _loss_weight(self) -> float:
         if self.program.loss == "sum_count":

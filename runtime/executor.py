@@ -3,6 +3,10 @@
 The compute stream is the calling thread. A send stream posts one send at a time; a receive stream posts ahead, as far
 as each receive's own `waits` allow and at most `recv_window` beyond the one it waits for. Nothing here knows a
 strategy: all of it is in the plan.
+
+On CUDA every thread works on a CUDA stream of its own, the compute thread on the default stream. PyTorch's other
+streams do not synchronize with that one, so all order is in the events that `Progress` keeps. This class serves CPUs,
+and GPUs whose transfers go through host memory, where threads block as on CPUs; `ordered.py` serves NCCL.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from pibroch.runtime.comm import Communicator
 from pibroch.runtime.compute import Compute
 from pibroch.runtime.plan import Task
 from pibroch.runtime.program import Channel, GroupKey, Program
-from pibroch.runtime.progress import Progress, Stopped
+from pibroch.runtime.progress import Clock, Progress, Stopped
 from pibroch.runtime.store import Store
+
+JOIN = 0.1  # seconds between looks at whether another stream has failed
 
 
 class Pace(Protocol):
@@ -37,7 +43,8 @@ class Pace(Protocol):
 
 @dataclass(slots=True)
 class StepReport:
-    """What one worker tells of a step. `events` are (task, start, end) on the monotonic clock, in seconds."""
+    """What one worker tells of a step. `events` are (task, start, end) on the monotonic clock, in seconds; on CUDA
+    they exist in a timed step only."""
 
     loss: float = 0.0
     start: float = 0.0
@@ -56,40 +63,57 @@ class Executor:
         self.comm = comm
         self.pace = pace
         self._link = threading.Lock()
+        self._stamp: Any = None
         self._streams: dict[str, Any] = {}
+        if comm.device.type == "cuda":
+            names = [name for name in program.streams if name != "compute"]
+            self._streams = {name: torch.cuda.Stream(comm.device) for name in names}  # type: ignore[no-untyped-call]
 
     def run(
         self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, deadline: float,
-        forward_only: bool = False, counter: Any = None,
+        forward_only: bool = False, counter: Any = None, timed: bool = False,
     ) -> StepReport:  # fmt: skip
         """One step over this replica's batch (leaves with samples along dimension 0).
 
         `total` is the token count of the whole batch for a (sum, count) loss. The report's loss is this device's part:
-        the sum over devices is the loss of the step.
+        the sum over devices is the loss of the step. Events are noted in a `timed` step, and on the CPU always.
         """
         progress = Progress(deadline=deadline, device=self.comm.device)
         report = StepReport()
         self.compute.begin(batch, step=step, total=total, forward_only=forward_only)
         if not forward_only:
             self.store.zero_gradients()
+        clock = Clock(device=self.comm.device, timed=timed)
+        self._stamp = clock.stamp
+        report.start = clock.begin()
+        self._run(progress, report, counter, deadline)
+        if progress.failure is None and clock.cuda:
+            torch.cuda.synchronize()
+        report.end = time.monotonic()
+        if progress.failure is not None:
+            raise progress.failure
+        if clock.cuda:
+            report.events = [(i, clock.seconds(a), clock.seconds(b)) for i, a, b in report.events if clock.timed]
+        report.loss = self.compute.finish()
+        return report
+
+    def _run(self, progress: Progress, report: StepReport, counter: Any, deadline: float) -> None:
+        """Run all streams to their ends, or to the first failure, which `progress` then has."""
         threads = [
             threading.Thread(target=self._stream, args=(name, progress, report, counter), name=name, daemon=True)
             for name in self.program.streams
             if name != "compute"
         ]
-        report.start = time.monotonic()
         for thread in threads:
             thread.start()
         self._stream("compute", progress, report, counter)
+        until = time.monotonic() + deadline
         for thread in threads:
-            thread.join(timeout=deadline)
-        if self.comm.device.type == "cuda":
-            torch.cuda.synchronize()
-        report.end = time.monotonic()
-        if progress.failure is not None:
-            raise progress.failure
-        report.loss = self.compute.finish()
-        return report
+            # After a failure the others may wait for messages that never come: the failure is the news, at once.
+            while thread.is_alive() and progress.failure is None:
+                thread.join(timeout=JOIN)
+                if time.monotonic() > until and thread.is_alive():
+                    progress.fail(TimeoutError(f"stream {thread.name} had not ended at the deadline"))
 
     def _stream(self, name: str, progress: Progress, report: StepReport, counter: Any) -> None:
         ids = self.program.streams.get(name, [])
@@ -99,8 +123,7 @@ class Executor:
             if self.comm.device.type == "cuda":
                 torch.cuda.set_device(self.comm.device)
                 if name != "compute":
-                    stream = self._streams.setdefault(name, torch.cuda.Stream())  # type: ignore[no-untyped-call]
-                    stack.enter_context(torch.cuda.stream(stream))
+                    stack.enter_context(torch.cuda.stream(self._streams[name]))
             try:
                 first = self.program.tasks[ids[0]].op if ids else "F"
                 if name == "compute":
@@ -121,11 +144,11 @@ class Executor:
             task = self.program.tasks[i]
             if task.waits:
                 progress.wait(task.waits)
-            start = time.monotonic()
+            start = self._stamp()
             self.compute.run(task)
             if self.pace is not None:
                 _rest(start, self.pace.compute(task))
-            report.events.append((i, start, time.monotonic()))
+            report.events.append((i, start, self._stamp()))
             progress.end(i)
 
     def _run_sends(self, ids: list[int], progress: Progress, report: StepReport) -> None:
@@ -134,7 +157,7 @@ class Executor:
             progress.wait(task.waits)
             channel = Channel(task.device, task.peer, task.payload, task.stream)
             tensors = self.compute.held(task.reads[0])
-            start = time.monotonic()
+            start = self._stamp()
             if self.pace is not None:
                 latency, link = self.pace.transfer(task)
                 with self._link:  # never held while waiting for the peer: that could wait for this device's next send
@@ -144,7 +167,7 @@ class Executor:
             for b in task.frees:
                 self.compute.free(b)
             del tensors
-            report.events.append((i, start, time.monotonic()))
+            report.events.append((i, start, self._stamp()))
             progress.end(i)
 
     def _run_receives(self, ids: list[int], progress: Progress, report: StepReport, counter: Any) -> None:
@@ -156,29 +179,30 @@ class Executor:
                 if len(posted) > n and not progress.ready(ahead.waits):
                     break
                 progress.wait(ahead.waits)
+                start = self._stamp()
                 channel = Channel(ahead.peer, ahead.device, ahead.payload, ahead.stream)
                 tensors = self.compute.allocate(ahead.writes[0])
                 if counter is not None:
                     counter.register(tensors)
                 work = self.comm.receive(channel, len(posted) * 16, tensors)
-                posted.append((time.monotonic(), work, tensors))
+                posted.append((start, work, tensors))
             start, work, tensors = posted[n]
             work.wait()
             posted[n] = (0.0, None, [])
             self.compute.hold(task.writes[0], tensors)
             del tensors, work
-            report.events.append((ids[n], start, time.monotonic()))
+            report.events.append((ids[n], start, self._stamp()))
             progress.end(ids[n])
 
     def _run_reductions(self, ids: list[int], progress: Progress, report: StepReport) -> None:
         for i in ids:
             task = self.program.tasks[i]
             progress.wait(task.waits)
-            start = time.monotonic()
+            start = self._stamp()
             self.comm.all_reduce(GroupKey(task.stream, task.group), self.store.flat[task.bucket]).wait()
             if self.pace is not None:
                 _rest(time.monotonic(), self.pace.collective(task))
-            report.events.append((i, start, time.monotonic()))
+            report.events.append((i, start, self._stamp()))
             progress.end(i)
 
 

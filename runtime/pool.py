@@ -47,6 +47,7 @@ class Pool:
         seen = self.launcher.call("devices", deadline=deadline)
         names, distinct = _assign(seen, device)
         self.nccl = distinct and names[0] != "cpu"
+        self.ordered = self.nccl  # workers launch from one thread, in the plan's launch order
         self.device = names[0].split(":")[0]
         port = self.launcher.call("host", [(r, port) for r in range(self.ranks)], deadline=deadline)[0]
         name = self.launcher.reachable_host()

@@ -7,14 +7,20 @@ Terms
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pibroch.runtime.action import Chunk
+from pibroch.runtime.launch_order import launch_order
 from pibroch.runtime.plan import Bucket, Buffer, ChunkSpec, Plan, Task
+
+TRANSFER = "transfer"  # begins the stream of a transfer's group key, so that no reduction's stream equals it
 
 
 class GroupKey(NamedTuple):
+    """Of a transfer over NCCL, `members` are (source, target)."""
+
     stream: str
     members: tuple[int, ...]
 
@@ -27,13 +33,16 @@ class Channel(NamedTuple):
 
     def group(self, *, nccl: bool, world: int) -> GroupKey:
         if nccl:
-            return GroupKey(self.stream, tuple(sorted((self.source, self.target))))
-        return GroupKey(f"transfer {self.payload}", tuple(range(world)))
+            # One communicator per direction: NCCL runs what one communicator is given in order, so that a send could
+            # not pass a receive that its peer has put first.
+            return GroupKey(f"{TRANSFER} {self.stream} {self.payload}", (self.source, self.target))
+        return GroupKey(f"{TRANSFER} {self.payload}", tuple(range(world)))
 
 
 @dataclass(slots=True)
 class Program:
-    """One device's part of a plan. `buffers` and `tasks` hold only its own."""
+    """One device's part of a plan. `buffers` and `tasks` hold only its own. `order` is that of launches from one
+    thread, where the worker launches so."""
 
     device: int
     devices: int
@@ -48,13 +57,20 @@ class Program:
     streams: dict[str, list[int]]
     buffers: dict[int, Buffer]
     recv_window: int
+    order: list[int] = field(default_factory=list)
 
     @property
     def params(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(p for c in self.chunks.values() for p in c.params))
 
 
-def program_of(plan: Plan, device: int) -> Program:
+def programs_of(plan: Plan, ranks: int, *, ordered: bool) -> list[Program | None]:
+    """Every rank's program; None for ranks beyond the plan's devices. `ordered` adds the launch order."""
+    order = launch_order(plan) if ordered else {}
+    return [program_of(plan, r, order=order.get(r, ())) if r < plan.devices else None for r in range(ranks)]
+
+
+def program_of(plan: Plan, device: int, *, order: Sequence[int] = ()) -> Program:
     """The part of a plan that one worker executes."""
     streams = plan.streams[device]
     tasks = {i: replace(plan.tasks[i], deps=[]) for ids in streams.values() for i in ids}
@@ -83,6 +99,7 @@ def program_of(plan: Plan, device: int) -> Program:
         streams=streams,
         buffers={b: plan.buffers[b] for b in used},
         recv_window=plan.recv_window,
+        order=list(order),
     )
 
 
@@ -100,4 +117,9 @@ def forward_only(program: Program) -> Program:
     kept = {i: t for i, t in program.tasks.items() if t.op == "F" or (t.op in ("SEND", "RECV") and t.payload == "F")}
     tasks = {i: replace(t, waits=tuple(w for w in t.waits if w in kept)) for i, t in kept.items()}
     streams = {name: [i for i in ids if i in kept] for name, ids in program.streams.items()}
-    return replace(program, tasks=tasks, streams={name: ids for name, ids in streams.items() if ids})
+    return replace(
+        program,
+        tasks=tasks,
+        streams={name: ids for name, ids in streams.items() if ids},
+        order=[i for i in program.order if i in kept],
+    )

@@ -68,13 +68,19 @@ class Store:
         for stage, names in program.stages.items():
             if names:
                 optimizer = make([(name, self.params[name]) for name in names])
-                for name in names:
-                    if name in state:
-                        optimizer.state[self.params[name]] = {
-                            k: v.to(self.device, copy=True) if isinstance(v, torch.Tensor) else v
-                            for k, v in state[name].items()
-                        }
+                name_of = {id(self.params[name]): name for name in names}
+                for group in optimizer.param_groups:
+                    for p in group["params"]:
+                        if kept := state.get(name_of[id(p)]):
+                            optimizer.state[p] = {k: self._restored(k, v, group) for k, v in kept.items()}
                 self.optimizers[stage] = optimizer
+
+    def _restored(self, key: str, value: Any, group: Mapping[str, Any]) -> Any:
+        """As `Optimizer.load_state_dict` places it: a step counter stays on the host, where reading it is free."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        host = key == "step" and not (group.get("capturable") or group.get("fused"))
+        return value.to("cpu" if host else self.device, copy=True)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Per-parameter optimizer state by name, on the host."""

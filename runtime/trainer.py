@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils._pytree import tree_map
 
+from pibroch.runtime.batches import cast, microbatch_size, piece
 from pibroch.runtime.capture import capture
 from pibroch.runtime.captured import Captured, flatten_batch
 from pibroch.runtime.costs import Costs, ProfileCosts
@@ -33,7 +33,7 @@ from pibroch.runtime.launcher import Launcher, make_launcher
 from pibroch.runtime.lower import lower
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.pool import Pool
-from pibroch.runtime.program import program_of
+from pibroch.runtime.program import programs_of
 from pibroch.runtime.trace import Event, Trace
 from pibroch.runtime.verify import verify
 from pibroch.runtime.workload import Batch, Workload
@@ -57,8 +57,8 @@ class Trainer:
     `launcher` is "ray" (`address` joins a running cluster), "local", or a launcher of your own; `ranks` is the size of
     the pool where later schedules need more devices than this one; `deadline` bounds every call in seconds; `dtype`
     "float64" runs the model in double precision; `update=False` leaves the optimizer out; `emulate` gives the
-    durations that tasks must take. Raises `InputError` on a schedule that does not verify, `WorkerError` where a
-    worker dies.
+    durations that tasks must take, on CPUs. Raises `InputError` on a schedule that does not verify, `WorkerError`
+    where a worker dies.
     """
 
     def __init__(
@@ -71,6 +71,9 @@ class Trainer:
         self.seed = seed
         self.update = update
         self.emulate = emulate
+        if emulate is not None and device == "cuda":
+            raise InputError("emulation runs on CPUs, where a task's end can be put off: use device auto or cpu")
+        device = device if emulate is None else "cpu"
         self.dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
         self.plan: Plan
         self.captured: Captured
@@ -103,13 +106,11 @@ class Trainer:
         """
         if self._pool is not None:
             return
-        piece = self.workload.batch(self.workload.microbatch, 0)
+        sample = self.workload.batch(self.workload.microbatch, 0)
         if batch is not None:
-            sizes = _sizes(batch)
-            lone = lower(self.schedule, self._capture("train", piece).spec, update=self.update)
-            each = _microbatch(sizes, lone)
-            piece = tree_map(lambda t: t[:each] if isinstance(t, torch.Tensor) else t, self._cast(batch))
-        self.captured = self._capture("train", piece)
+            lone = lower(self.schedule, self._capture("train", sample).spec, update=self.update)
+            sample = piece(batch, 0, microbatch_size(batch, lone))
+        self.captured = self._capture("train", sample)
         plan = self._lower(self.schedule)
         launcher, address, ranks, deadline, device, port = self._options
         made = make_launcher(launcher, address=address, gpus=device != "cpu" and torch.cuda.is_available())
@@ -158,8 +159,8 @@ class Trainer:
             none: dict[str, Any] = {}
             self.pool.ensure_groups(plan)
             self.pool.call("load", [
-                ("eval", program_of(plan, r) if r < plan.devices else None, none, none, None, none, False, None)
-                for r in range(self.pool.ranks)
+                ("eval", program, none, none, None, none, False, None)
+                for program in programs_of(plan, self.pool.ranks, ordered=self.pool.ordered)
             ])  # fmt: skip
         return self._run(batch, "eval")[0].loss
 
@@ -236,7 +237,7 @@ class Trainer:
 
     # Model and plan
 
-    def _capture(self, slot: str, piece: Batch) -> Captured:
+    def _capture(self, slot: str, sample: Batch) -> Captured:
         """The captured model for this microbatch's shapes, captured once."""
         if self._model is None:
             with torch.random.fork_rng(devices=[]):
@@ -246,10 +247,10 @@ class Trainer:
                 self._model = self._model.to(self.dtype)
             values = [*self._model.named_parameters(), *self._model.named_buffers()]
             self._initial = {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in values}
-        piece = self._cast(piece)
-        key = (slot, tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(piece).items()))
+        sample = cast(sample, self.dtype)
+        key = (slot, tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(sample).items()))
         if key not in self._captures:
-            self._captures[key] = capture(self._model, self.workload.loss, piece, name=self.workload.name)
+            self._captures[key] = capture(self._model, self.workload.loss, sample, name=self.workload.name)
         if slot == "train":
             self._shape = key[1]
         return self._captures[key]
@@ -275,7 +276,7 @@ class Trainer:
         """Give every rank its program, with the parameters that it lacks; with `fresh`, the initial values."""
         pool = self.pool
         pool.ensure_groups(plan)
-        programs = [program_of(plan, r) if r < plan.devices else None for r in range(pool.ranks)]
+        programs = programs_of(plan, pool.ranks, ordered=pool.ordered)
         wanted = [list(p.params) if p else [] for p in programs]
         values = self._initial
         state: dict[str, Any] = {}
@@ -329,16 +330,8 @@ class Trainer:
 
     # Steps
 
-    def _cast(self, batch: Batch) -> Batch:
-        def one(t: Any) -> Any:
-            floats = isinstance(t, torch.Tensor) and t.is_floating_point()
-            return t.to(self.dtype) if floats and self.dtype is not None else t
-
-        return tree_map(one, batch)
-
     def _piece(self, batch: Batch) -> Batch:
-        each = _microbatch(_sizes(batch), self.plan)
-        return tree_map(lambda t: t[:each] if isinstance(t, torch.Tensor) else t, self._cast(batch))
+        return piece(batch, 0, microbatch_size(batch, self.plan))
 
     def _again(self) -> Batch:
         return self._last if self._last is not None else self.workload.batch(self.batch_size, self._step)
@@ -349,7 +342,7 @@ class Trainer:
         self.prepare(batch)
         each = self._check_shape(batch)
         plan, pool = self.plan, self.pool
-        leaves = flatten_batch(self._cast(batch))
+        leaves = flatten_batch(cast(batch, self.dtype))
         per_replica = each * plan.microbatches
         pieces = [
             {n: t[k * per_replica : (k + 1) * per_replica] for n, t in leaves.items()} for k in range(plan.replicas)
@@ -375,7 +368,7 @@ class Trainer:
 
     def _check_shape(self, batch: Batch) -> int:
         """The microbatch's size; a batch of new shapes is captured and loaded anew, with the present weights."""
-        each = _microbatch(_sizes(batch), self.plan)
+        each = microbatch_size(batch, self.plan)
         shape = self._shape
         captured = self._capture("train", self._piece(batch))
         if self._shape != shape:
@@ -390,29 +383,10 @@ class Trainer:
             return None
         total = 0.0
         for k in range(self.plan.replicas * self.plan.microbatches):
-            piece = tree_map(lambda t, k=k: t[k * each : (k + 1) * each] if isinstance(t, torch.Tensor) else t, batch)
-            count = self.captured.count_of(self._cast(piece))
+            part = piece(batch, k * each, (k + 1) * each)
+            count = self.captured.count_of(cast(part, self.dtype))
             assert count is not None
             total += float(count)
         if not total > 0:
             raise InputError("the loss's count is 0 over the whole batch: nothing to train on")
         return total
-
-
-def _sizes(batch: Batch) -> int:
-    """Samples in a batch. Raises `InputError` where its tensors disagree."""
-    leaves = flatten_batch(batch)
-    sizes = {n: t.shape[0] if t.ndim else 0 for n, t in leaves.items()}
-    if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
-        raise InputError(f"every tensor of a batch has the samples along dimension 0, but the sizes are {sizes}")
-    return next(iter(sizes.values()))
-
-
-def _microbatch(size: int, plan: Plan) -> int:
-    parts = plan.replicas * plan.microbatches
-    if size % parts:
-        raise InputError(
-            f"a batch of {size} samples does not divide into {plan.replicas} replicas x {plan.microbatches} "
-            f"microbatches: use a multiple of {parts}"
-        )
-    return size // parts

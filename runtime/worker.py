@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.executor import Executor, Pace, StepReport
 from pibroch.runtime.memory import ByteCounter
 from pibroch.runtime.network import bind_gloo
+from pibroch.runtime.ordered import OrderedExecutor
 from pibroch.runtime.program import GroupKey, Program, forward_only
 from pibroch.runtime.store import Store
 
@@ -70,10 +72,17 @@ class Worker:
             torch.cuda.set_device(self.device)
         master = getattr(self, "_rendezvous", None)
         limit = timedelta(seconds=timeout + 5)
+        # A bound device makes NCCL connect now, and every new group with it, instead of inside a step. Transfers have
+        # a group each, so that it does not matter that such groups run their operations one by one (what it warns of).
+        bound = self.device if backend == "nccl" else None
+        os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
         store = master or dist.TCPStore(  # type: ignore[attr-defined]
             host, port, world_size=None, is_master=False, timeout=limit
         )
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=limit)
+        dist.init_process_group(
+            backend, store=store, rank=self.rank, world_size=self.world, timeout=limit, device_id=bound
+        )
+        self.ordered = backend == "nccl"
         self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + 5)
         self.store = Store(device=self.device)
 
@@ -115,7 +124,8 @@ class Worker:
         grads = frozenset(v for v, spec in captured.spec.values.items() if spec.grad)
         chunks = {key: self._chunk(slot, captured, spec, key in program.split) for key, spec in program.chunks.items()}
         compute = Compute(program, chunks, self.store, grads)
-        self._executors[slot] = Executor(program, compute, self.store, self.comm, pace=pace)
+        kind = OrderedExecutor if self.ordered else Executor
+        self._executors[slot] = kind(program, compute, self.store, self.comm, pace=pace)
 
     def step(
         self, slot: str, batch: Tensors, step: int, total: float | None, count_bytes: bool, events: bool
@@ -126,22 +136,27 @@ class Worker:
         if executor is None:
             return StepReport()
         on_device = {name: t.to(self.device) for name, t in batch.items()}
-        counter = self._counter(on_device) if count_bytes else None
-        if counter is not None and self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        cuda = self.device.type == "cuda"
+        counter = self._counter(on_device) if count_bytes and not cuda else None
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()  # CUDA's allocator counts by itself
         gc.disable()
         try:
             report = executor.run(
                 on_device, step=step, total=total, deadline=self._deadline, forward_only=slot != "train",
-                counter=counter,
+                counter=counter, timed=events,
             )  # fmt: skip
         finally:
             gc.enable()
-        if counter is not None:
-            report.peak_bytes = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else counter.peak
+        if count_bytes:
+            report.peak_bytes = torch.cuda.max_memory_allocated() if counter is None else counter.peak
         if not events:
             report.events = []
         return report
+
+    def deterministic(self, on: bool) -> None:
+        """Ask CUDA's operators for results that do not vary between runs, where they offer such."""
+        torch.use_deterministic_algorithms(on, warn_only=True)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """Gradients of the last step, by parameter name, on the host."""
@@ -160,7 +175,8 @@ class Worker:
         dist.barrier()
         if self.rank not in (0, peer):
             return 0.0
-        tensor = torch.zeros(nbytes // 4)
+        # Over gloo messages start and end on the host.
+        tensor = torch.zeros(nbytes // 4, device=self.device if self.comm.nccl else "cpu")
         other = peer if self.rank == 0 else 0
         times = []
         for _ in range(rounds):
@@ -171,6 +187,8 @@ class Worker:
             else:
                 dist.recv(tensor, other)
                 dist.send(tensor, other)
+            if self.comm.nccl:
+                torch.cuda.synchronize()
             times.append((time.monotonic() - start) / 2)
         return min(times)
 
@@ -183,7 +201,8 @@ class Worker:
     def _chunk(self, slot: str, captured: Captured, spec: Any, split: bool) -> ChunkModule:
         key = (slot, spec.start, spec.stop, spec.inputs, spec.outputs, split)
         if key not in self._chunks:
-            self._chunks[key] = build_chunk(captured, spec, split_backward=split)
+            elsewhere = self.device if self.device.type != captured.device else None
+            self._chunks[key] = build_chunk(captured, spec, split_backward=split, device=elsewhere)
         return self._chunks[key]
 
     def _counter(self, batch: Tensors) -> ByteCounter:

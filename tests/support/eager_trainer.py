@@ -24,6 +24,7 @@ class EagerTrainer:
         self.plan = SimpleNamespace(tasks=[SimpleNamespace(scale=(1, microbatches))], buckets=[], replicas=1)
         self.pool = self  # one rank
         self.ranks = 1
+        self.device = "cpu"
         self.reset()
 
     def call(self, method: str, args: Any = None) -> list[Any]:
