@@ -11,9 +11,11 @@ import contextlib
 import importlib
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from typing import Any
 
 from pibroch.runtime.errors import InputError, MissingError, WorkerError
@@ -83,7 +85,8 @@ class Session:
                 "free some, set TMPDIR, or use --launcher local"
             )
         try:
-            ray.init(
+            _init(
+                ray,
                 address="local",
                 include_dashboard=False,
                 log_to_driver=False,
@@ -109,7 +112,7 @@ class Session:
             except OSError as error:
                 raise WorkerError(f"no Ray cluster answers at {address} ({error})") from error
         try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            _init(ray, address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
             raise WorkerError(f"cannot join the Ray cluster at {address} ({_first_line(error)})") from error
 
@@ -129,6 +132,16 @@ class Session:
 
 
 SESSION = Session()
+
+
+def _init(ray: Any, **options: Any) -> None:
+    """`ray.init`, which takes SIGTERM for itself (and then aborts at one): a handler of the program's own stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**options)
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def import_ray() -> Any:

@@ -45,8 +45,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of the documented codes."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)  # as Ctrl-C: workers and temporary files go before we do
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)  # all as Ctrl-C: workers and temporary files go before we do
     sys.exit(run_cli(list(sys.argv[1:] if args is None else args)))
 
 
@@ -54,6 +54,8 @@ def run_cli(args: list[str]) -> int:
     """Run one command. Returns its exit code; every error is one message on stderr (one JSON object with `--json`)."""
     try:
         code = typer.main.get_command(app).main(args=args, prog_name="pibroch", standalone_mode=False)
+        if _received:  # typer made an exit code of the exception
+            raise KeyboardInterrupt
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -79,16 +81,12 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Interrupted(KeyboardInterrupt):
-    """A signal asked us to end."""
-
-    number = signal.SIGINT
+_received: list[int] = []  # the signals that asked us to end
 
 
 def _interrupt(number: int, frame: object) -> None:
-    error = _Interrupted()
-    error.number = signal.Signals(number)
-    raise error
+    _received.append(number)
+    raise KeyboardInterrupt
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
@@ -98,7 +96,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         return "usage", error.format_message() + hint, error.exit_code
     if isinstance(error, typer.Abort | KeyboardInterrupt):
-        number = getattr(error if isinstance(error, KeyboardInterrupt) else error.__cause__, "number", signal.SIGINT)
+        number = _received[0] if _received else signal.SIGINT
         return "interrupted", f"interrupted by {signal.Signals(number).name}", 128 + number
     if isinstance(error, PibrochError):
         return _KINDS.get(error.exit_code, "input"), str(error), error.exit_code

@@ -64,8 +64,8 @@ def loss(model, batch):
 def batch(size, step, *, largest=7):
     return torch.full((size,), largest if step else 0)
 
-def bad_batch(size, step):  # the capture sees step 0; training, too
-    return batch(size, 1, largest=8)
+def bad_batch(size, step):  # the capture sees step 0
+    return batch(size, step, largest=8)
 
 def workload(**changes):
     given = dict(name="net", model=Net, loss=loss, optimizer=partial(torch.optim.SGD, lr=0.1), batch=batch)
@@ -113,7 +113,7 @@ CASES = [
     worker("stopped Ray worker", [*RAY, "--deadline", "5"], signal.SIGSTOP, ["stopped (SIGSTOP)", "within 5 s"]),
     Case("deadline", [*LOCAL, *SLOW, "--deadline", "5"], 4, ["ranks 0, 1 did not answer step within 5 s"]),
     Case("failing model", ["run", "s.json", "--model", "user_net:out_of_range", "--no-judge", "--launcher", "local",
-                           "--steps", "1"], 4, ["rank 0: IndexError: index out of range"]),
+                           "--steps", "2"], 4, ["rank 0: IndexError: index out of range"]),
     Case("port in use", LOCAL, 1, ["port", "cannot be opened", "--port"], port=True),
     Case("no cluster", [*RAY, "--address", "127.0.0.1:9"], 4, ["no Ray cluster answers at 127.0.0.1:9"]),
     # The driver
@@ -151,7 +151,7 @@ CASES = [
     Case("no such schedule", ["check", "none.json", "--model", "mlp-tiny"], 1, ["none.json"]),
     Case("unknown profile", [*CHECK, "mlp-tiny", "--profile", "warp"], 1, ["warp", "equal-8"]),
     Case("unknown emulation", [*LOCAL, "--emulate", "warp"], 1, ["warp", "equal-8"]),
-    Case("negative steps", [*LOCAL, "--steps", "-3"], 2, ["--steps", "-3"]),
+    Case("negative steps", [*LOCAL, "--steps", "-3"], 2, ["--steps", "greater than or equal to 1"]),
     Case("unknown option", [*CHECK, "mlp-tiny", "--fast"], 2, ["--fast"]),
     Case("unknown command", ["dance"], 2, ["dance"]),
 ]  # fmt: skip

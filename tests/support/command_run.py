@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MARK = "PIBROCH_TEST_RUN"  # in the environment of a run and of all that descends from it
 LONG = 200.0  # seconds; never reached
@@ -59,50 +59,58 @@ def run_command(
     mark = uuid.uuid4().hex
     limit = None if file_size is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
     target = open(out, "wb") if out else subprocess.PIPE  # noqa: SIM115 - closed below
-    process = subprocess.Popen(
+    driver = subprocess.Popen(
         [sys.executable, "-m", "pibroch", *args], cwd=cwd, env={**os.environ, **(env or {}), MARK: mark},
         stdout=target, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=limit,
     )  # fmt: skip
     lines: list[str] = []
-    seen: dict[int, str] = {}
+    seen: set[Process] = set()
 
     def read() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
+        assert driver.stderr is not None
+        for line in driver.stderr:
             lines.append(line)
             if at and at in line:
-                seen.update(descendants(process.pid))
+                seen.update(descendants(driver.pid))
                 assert act is not None
-                act(process.pid)
+                act(driver.pid)
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        said = process.stdout.read() if process.stdout else ""
-        process.wait(LONG)
+        said = driver.stdout.read() if driver.stdout else ""
+        driver.wait(LONG)
         reader.join(LONG)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for stream in (process.stdout, process.stderr, target):
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        for stream in (driver.stdout, driver.stderr, target):
             if stream and not isinstance(stream, int):
                 stream.close()
-    left = {pid: name for pid, name in {**seen, **marked(mark)}.items() if not gone(pid, name)}
-    for pid in left:
+    left = [found for found in seen | marked(mark) if not gone(found)]
+    for found in left:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return Run(process.returncode, said, "".join(lines), sorted(left.values()))
+            os.kill(found.pid, signal.SIGKILL)
+    return Run(driver.returncode, said, "".join(lines), sorted(f"{found.pid} {found.name}" for found in left))
 
 
-def workers(driver: int) -> list[int]:
-    """Process ids of a driver's workers, local or Ray's, in the order of their start."""
-    return sorted(pid for pid, name in descendants(driver).items() if any(w in name for w in WORKER_NAMES))
+class Process(NamedTuple):
+    """A process; its birth tells it from a later one with the same id, its name may change."""
+
+    pid: int
+    born: str
+    name: str
+
+
+def workers(driver: int) -> list[Process]:
+    """A driver's workers, local or Ray's, in the order of their start."""
+    return sorted(found for found in descendants(driver) if any(name in found.name for name in WORKER_NAMES))
 
 
 def signal_worker(number: signal.Signals) -> Act:
     """Send a signal to the last worker."""
-    return lambda driver: os.kill(workers(driver)[-1], number)
+    return lambda driver: os.kill(workers(driver)[-1].pid, number)
 
 
 def signal_driver(number: signal.Signals) -> Act:
@@ -110,32 +118,34 @@ def signal_driver(number: signal.Signals) -> Act:
     return lambda driver: os.killpg(driver, number)
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Command lines of all processes under a process, by id."""
+def descendants(pid: int) -> set[Process]:
+    """All processes under a process."""
     parents = {child: parent for child, parent in ((p, parent_of(p)) for p in processes()) if parent}
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
-    return {child: command_line(child) for child in found - {pid}}
+    return {process(child) for child in found - {pid}}
 
 
-def marked(mark: str) -> dict[int, str]:
+def marked(mark: str) -> set[Process]:
     """The processes whose environment has the mark of a run."""
-    found = {}
+    found = set()
     for pid in processes():
         with contextlib.suppress(OSError):
             if f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found[pid] = command_line(pid)
+                found.add(process(pid))
     return found
 
 
-def gone(pid: int, name: str) -> bool:
-    """Whether a process has ended, or ends soon. An id that another process has by now is gone, too."""
-    if command_line(pid) != name or state_of(pid) in ("", "Z", "X"):
-        return True
+def gone(found: Process) -> bool:
+    """Whether a process has ended, or ends within `GONE` seconds."""
     try:
-        handle = os.pidfd_open(pid)
+        handle = os.pidfd_open(found.pid)
     except ProcessLookupError:
+        return True
+    fields = _stat(found.pid)
+    if not fields or fields[0] in "ZX" or fields[19] != found.born:
+        os.close(handle)
         return True
     try:
         ready, _, _ = select.select([handle], [], [], GONE)
@@ -153,9 +163,9 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def state_of(pid: int) -> str:
+def process(pid: int) -> Process:
     fields = _stat(pid)
-    return fields[0] if fields else ""
+    return Process(pid, fields[19] if fields else "", command_line(pid))
 
 
 def command_line(pid: int) -> str:
@@ -170,5 +180,3 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-
-
