@@ -13,6 +13,11 @@ Terms
     buffer      a set of tensors on one device. A persistent one (parameter, gradient, optimizer) exists before the
                 step; a transient one is written by one task and freed by exactly one task, its last user, when that
                 task ends. A buffer listed in both `writes` and `frees` of one task lives only while that task runs.
+                Transient buffers stand in the order of what they hold. F reads one per producing chunk, and writes what
+                is saved (unless recomputed) and one per consuming chunk. B and BI read inputs, what was saved, and the
+                gradients of outputs, and write a workspace (if recomputed), the gradients of inputs, and for BW what
+                that needs.
+    comm. stream    holds one kind of task: the sends, or the receives, of one channel, or reductions.
 
 Weights: the backward of the last chunk seeds the gradient of the loss with `scale` = (numerator, denominator), for a
 mean loss 1 / (microbatches x replicas). For a loss of (sum, count) the executor replaces the denominator's role by the
