@@ -89,6 +89,13 @@ def test_commands_and_their_options_exist(page: Path) -> None:
                     assert word in known, f"{page.name}: {line}: {word}"
 
 
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (TOP / "Makefile").read_text(), flags=re.M))
+    for page in PAGES:
+        spoken = re.findall(r"(?:^\$ |`)make ([a-z]+)", page.read_text(), flags=re.M)
+        assert set(spoken) <= targets, page.name
+
+
 def test_own_model_example_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,20 @@ def test_float64_is_compared_with_the_unsplit_batch(capsys: Capture, schedule: P
     assert said.json["equivalence"]["max_rel_grad_err"] <= 1e-10
 
 
+def test_emulated_results_say_so(capsys: Capture, schedule: Path, tmp_path: Path) -> None:
+    view = tmp_path / "v.html"
+    said = here(
+        capsys, "run", schedule, "--model", "mlp-tiny", "--steps", "1", *LOCAL, "--no-judge", "--emulate", "equal-8",
+        "--view", view, "--json",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert said.json["emulated"] is True
+    # Two stages of 20 ms F and 40 ms B or longer, 3 microbatches: (3 + 1) x 60 ms at the least.
+    assert said.json["step_s"] >= 0.24
+    assert "Emulated" in view.read_text()
+    assert "Measured" not in view.read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
