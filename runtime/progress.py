@@ -24,7 +24,8 @@ class Progress:
 
     def __init__(self, *, deadline: float, device: torch.device) -> None:
         self._ended: dict[int, torch.cuda.Event | None] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._gates: dict[int, list[threading.Lock]] = {}  # one per waiting stream: nobody else is woken
         self._cuda = device.type == "cuda"
         self._until = time.monotonic() + deadline
         self.failure: BaseException | None = None
@@ -34,9 +35,11 @@ class Progress:
         if self._cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        with self._changed:
+        with self._lock:
             self._ended[task] = event
-            self._changed.notify_all()
+            gates = self._gates.pop(task, ())
+        for gate in gates:
+            gate.release()
 
     def ready(self, tasks: Iterable[int]) -> bool:
         return all(t in self._ended for t in tasks)
@@ -45,25 +48,37 @@ class Progress:
         """Block until all have ended. Raises `Stopped` after a failure elsewhere, `TimeoutError` at the deadline."""
         for task in tasks:
             if task not in self._ended:
-                with self._changed:
-                    while task not in self._ended:
-                        if self.failure is not None:
-                            raise Stopped
-                        if not self._changed.wait(timeout=max(0.0, self._until - time.monotonic())):
-                            raise TimeoutError(f"task {task} had not ended at the deadline")
+                self._wait(task)
             event = self._ended[task]
             if event is not None:
                 torch.cuda.current_stream().wait_event(event)
+
+    def _wait(self, task: int) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        with self._lock:
+            if task in self._ended:
+                return
+            if self.failure is not None:
+                raise Stopped
+            self._gates.setdefault(task, []).append(gate)
+        if not gate.acquire(timeout=max(0.0, self._until - time.monotonic())):
+            raise TimeoutError(f"task {task} had not ended at the deadline")
+        if task not in self._ended:
+            raise Stopped
 
     def event(self, task: int) -> torch.cuda.Event | None:
         """The CUDA event of a task that has ended."""
         return self._ended[task]
 
     def fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             if self.failure is None:
                 self.failure = error
-            self._changed.notify_all()
+            gates = [gate for waiting in self._gates.values() for gate in waiting]
+            self._gates.clear()
+        for gate in gates:
+            gate.release()
 
 
 class Clock:
