@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pibroch.runtime import files
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import check_writable, write_atomically
 
@@ -49,7 +48,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         written += 2
         return 2
 
-    monkeypatch.setattr(files.os, "write", write)
+    monkeypatch.setattr(os, "write", write)
     with pytest.raises(InputError, match=r"a\.json: cannot be written, the disk is full: free some space"):
         write_atomically(path, "a long text")
     assert path.read_text() == "old"
@@ -62,7 +61,7 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     def interrupted(handle: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files.os, "fsync", interrupted)
+    monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_atomically(tmp_path / "a.json", "text")
     assert list(tmp_path.iterdir()) == []
