@@ -291,6 +291,7 @@ def test_share_is_the_largest_that_fits(free: list[float], ranks: int, expected:
 
 
 CLUSTER = """
+import os
 import tempfile
 import ray
 from ray.cluster_utils import Cluster
@@ -298,9 +299,11 @@ from pibroch.runtime.errors import WorkerError
 from pibroch.runtime.launch_ray import RayLauncher
 
 folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # short: sockets go there
-head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False, "temp_dir": folder.name}
+os.environ["RAY_TMPDIR"] = folder.name  # the cluster's address is noted there, for nobody else to find
+os.mkdir(folder.name + "/ray")
+head = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=head)
-cluster.add_node(num_cpus=2, object_store_memory=100 << 20, temp_dir=folder.name)
+cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
 try:
     launcher = RayLauncher(address=cluster.address, worker="echo_worker:EchoWorker")
     launcher.start(4, deadline=120)
