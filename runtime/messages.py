@@ -39,7 +39,7 @@ def encode(value: object, *, what: str) -> Frames:
             f"{what} cannot be pickled ({type(error).__name__}: {error}); use a module-level function or class, "
             "or functools.partial, in place of a lambda or a local function"
         ) from error
-    return [stream.getbuffer(), *views]
+    return [stream.getvalue(), *views]  # not getbuffer(): early Python 3.12 crashes when it collects that
 
 
 def decode(frames: Sequence[Frame], *, find: Callable[[str], Any] | None = None) -> Any:

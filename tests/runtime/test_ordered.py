@@ -12,6 +12,7 @@ from pibroch.runtime.launch_local import LocalLauncher
 from pibroch.runtime.launch_order import launch_order
 from pibroch.runtime.lower import lower
 from pibroch.runtime.plan import Plan
+from pibroch.runtime.program import Channel
 from pibroch.runtime.trace import matches
 from pibroch.runtime.trainer import Trainer
 
@@ -67,3 +68,11 @@ def test_one_thread_in_launch_order_gives_the_same_numbers() -> None:
         assert trainer.evaluate(batch) > 0
         assert {e.task for e in trainer.trace().events} == {t.id for t in trainer.plan.tasks}
         assert all(peak > 0 for peak in trainer.peak_bytes())
+
+
+def test_nccl_has_a_communicator_per_direction() -> None:
+    there = Channel(0, 1, "F", "pp.0>1.F").group(nccl=True, world=2)
+    back = Channel(1, 0, "B", "pp.1>0.B").group(nccl=True, world=2)
+    assert there != back
+    assert there.members == (0, 1)
+    assert back.members == (1, 0)
