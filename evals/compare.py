@@ -34,8 +34,8 @@ def compare(
 ) -> dict[str, Any]:
     """Time the trainer's schedule against both. Leaves the trainer without an optimizer and with other gradients.
 
-    Returns `tokens_per_s`, `single_process` and `pipelining`; each of these has `tokens_per_s`, `ratio` and
-    `interval`, and the last one a `name`, or only a `reason` why there is none.
+    Returns `single_process` and `pipelining`; each has `tokens_per_s`, `ours_tokens_per_s` in the same minute, `ratio`
+    and `interval`, and the last one a `name`, or only a `reason` why there is none.
     """
     workload = trainer.workload
     batch = workload.batch(trainer.batch_size, 0)
@@ -51,20 +51,17 @@ def compare(
     with measurement_lock():
         progress("timing against the single process")
         alone = paired(single.step, ours, pairs=pairs, keep_noisy=True)
-        result = {
-            "tokens_per_s": tokens / statistics.median(alone.candidate),
-            "single_process": _row(alone, tokens),
-        }
+        single_process = _row(alone, tokens)
         reason = _no_peer(workload)
         if reason:
-            return {**result, "pipelining": {"reason": reason}}
+            return {"single_process": single_process, "pipelining": {"reason": reason}}
         name, ranks = _peer(trainer, family)
         progress(f"timing against torch.distributed.pipelining ({PEERS[name]}, {ranks} processes)")
         with PeerPool(workload, batch, ranks=ranks, seed=trainer.seed, deadline=deadline) as pool:
             pool.load(name, parts)
             beside = paired(lambda: pool.step(name, parts), ours, pairs=pairs, keep_noisy=True)
     peer = {"name": PEERS[name], "processes": ranks, **_row(beside, tokens)}
-    return {**result, "pipelining": peer}
+    return {"single_process": single_process, "pipelining": peer}
 
 
 class _Single:
@@ -109,6 +106,7 @@ def _peer(trainer: Trainer, family: str | None) -> tuple[str, int]:
 def _row(found: Paired, tokens: int) -> dict[str, Any]:
     return {
         "tokens_per_s": tokens / statistics.median(found.baseline),
+        "ours_tokens_per_s": tokens / statistics.median(found.candidate),
         "ratio": found.ratio,
         "interval": [found.lower, found.upper],
         "pairs": found.pairs,

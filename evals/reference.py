@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from pibroch.runtime.action import Chunk
+from pibroch.runtime.batches import cast, microbatch_size, piece
 from pibroch.runtime.captured import Captured, flatten_batch
 from pibroch.runtime.chunk import ChunkModule, build_chunk
-from pibroch.runtime.errors import InputError
 from pibroch.runtime.plan import ChunkSpec, Plan
 from pibroch.runtime.workload import Batch, Workload
 
@@ -65,7 +65,7 @@ class Unsplit:
             mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
             mean.backward()
         found = {n: p.grad.clone() for n, p in self._model.named_parameters() if p.grad is not None}
-        return float(mean.detach()), found
+        return float(mean.detach()), clipped(found, self._workload.clip_norm)
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         """See `Reference`."""
@@ -97,14 +97,7 @@ class Replay:
         """See `Reference`. Raises `InputError` where the batch does not divide."""
         plan = self._plan
         batch = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, cast(batch, self._dtype))
-        size = _samples(batch)
-        parts = plan.replicas * plan.microbatches
-        if size % parts:
-            raise InputError(
-                f"a batch of {size} samples does not divide into {plan.replicas} replicas x "
-                f"{plan.microbatches} microbatches"
-            )
-        each = size // parts
+        each, parts = microbatch_size(batch, plan), plan.replicas * plan.microbatches
         weight = 1 / self._count(batch) if plan.loss == "sum_count" else 1 / parts
         loss, sums = 0.0, dict[tuple[str, int], Tensor]()
         with one_thread():
@@ -112,8 +105,8 @@ class Replay:
                 made: dict[tuple[str, Chunk, int], Tensor] = {}
                 for mb in range(plan.microbatches):
                     index = replica * plan.microbatches + mb
-                    piece = tree_map(lambda t, at=index * each: t[at : at + each], batch)
-                    value, found = self._microbatch(piece, replica=replica, index=index, weight=weight)
+                    sample = piece(batch, index * each, (index + 1) * each)
+                    value, found = self._microbatch(sample, replica=replica, index=index, weight=weight)
                     loss += value * weight
                     made.update({(name, chunk, mb): g for (name, chunk), g in found.items()})
                 for device, name, chunk, mb in _order(plan, self._owners, self._queued, replica):
@@ -123,7 +116,7 @@ class Replay:
         total: Named = {}
         for (name, _), g in sorted(sums.items(), key=lambda row: row[0]):
             total[name] = total[name] + g if name in total else g
-        return loss, {name: g.cpu() for name, g in total.items()}
+        return loss, clipped({name: g.cpu() for name, g in total.items()}, self._workload.clip_norm)
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         """See `Reference`."""
@@ -152,10 +145,10 @@ class Replay:
         }
 
     def _microbatch(
-        self, piece: Batch, *, replica: int, index: int, weight: float
+        self, sample: Batch, *, replica: int, index: int, weight: float
     ) -> tuple[float, dict[tuple[str, Chunk], Tensor]]:
         values, leaves = dict[str, Tensor](), dict[tuple[str, Chunk], Tensor]()
-        flat = flatten_batch(piece)
+        flat = flatten_batch(sample)
         for key, module in self._chunks:
             params: Named = {}
             for name in module.params:
@@ -202,16 +195,19 @@ def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype | None) -> 
     return model if dtype is None else model.to(dtype)
 
 
-def cast(batch: Batch, dtype: torch.dtype | None) -> Batch:
-    """The batch with its floating-point leaves in `dtype`; None leaves them as they are."""
-    if dtype is None:
-        return batch
-    return tree_map(lambda t: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t, batch)
+def clipped(gradients: Named, limit: float | None) -> Named:
+    """The gradients scaled so that their 2-norm, over all of them, is at most `limit`; as they are for None."""
+    if limit is None:
+        return gradients
+    norm = torch.stack([g.double().norm() for g in gradients.values()]).norm()
+    factor = min(1.0, limit / (float(norm) + 1e-6))
+    return {name: g * factor for name, g in gradients.items()}
 
 
 def exact_sums(plan: Plan) -> bool:
-    """True where float32 gradients must equal a replay bitwise: no reduction sums more than two devices."""
-    return all(len(bucket.group) <= 2 for bucket in plan.buckets) and plan.replicas <= 2
+    """True where float32 gradients must equal a replay bitwise: no reduction sums more than two devices, and nothing
+    is clipped (a norm depends on the order in which squares are added)."""
+    return all(len(bucket.group) <= 2 and bucket.params for bucket in plan.buckets) and plan.replicas <= 2
 
 
 @contextlib.contextmanager
@@ -256,8 +252,3 @@ def _order(
                         ordered[name, task.chunk, task.mb] = None
     rows = [key for key in ordered if key in due] + [key for key in due if key not in ordered]
     return [(plan.placement[chunk.stage][replica], name, chunk, mb) for name, chunk, mb in rows]
-
-
-def _samples(batch: Batch) -> int:
-    leaf: Any = next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-    return int(leaf.shape[0])

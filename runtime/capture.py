@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,10 +28,13 @@ from pibroch.runtime.regions import divide
 __all__ = ["Captured", "capture", "flatten_batch"]
 
 
-def capture(model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any, *, name: str) -> Captured:
+def capture(
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any, *, name: str, clip: bool = False
+) -> Captured:
     """Capture `loss(model, batch)` for batches of these shapes.
 
     The loss is a scalar tensor (the mean over the batch), or (sum, count) with a count that depends on the batch alone.
+    `clip` tells lowering that gradients are to be clipped.
     Raises `InputError`, which names `name` and the cause, where the model cannot be captured: no annotated region, a
     graph break, a buffer that forward assigns anew, an in-place change that a cut would break.
     """
@@ -70,7 +74,8 @@ def capture(model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any,
     count = count_node.name if count_node is not None else count_value
     assert not isinstance(count, Tensor)
     home = loss_value.device.type
-    return Captured(name, regions.spec, _clean(graph), regions.info, bindings, loss_node.name, home, count, attributes)
+    spec = replace(regions.spec, clip=clip)
+    return Captured(name, spec, _clean(graph), regions.info, bindings, loss_node.name, home, count, attributes)
 
 
 class _Run:

@@ -199,11 +199,22 @@ class Executor:
             task = self.program.tasks[i]
             progress.wait(task.waits)
             start = self._stamp()
-            self.comm.all_reduce(GroupKey(task.stream, task.group), self.store.flat[task.bucket]).wait()
+            self._reduce(task)
             if self.pace is not None:
                 _rest(time.monotonic(), self.pace.collective(task))
             report.events.append((i, start, self._stamp()))
             progress.end(i)
+
+    def _reduce(self, task: Task) -> None:
+        """Sum a bucket over its group; a bucket without parameters is the squared norm, and clips."""
+        flat = self.store.flat[task.bucket]
+        clips = not self.program.buckets[task.bucket].params
+        if clips:
+            flat.copy_(self.store.square_norm(self.program.counted))
+        self.comm.all_reduce(GroupKey(task.stream, task.group), flat).wait()
+        if clips:
+            assert self.program.clip_norm is not None, "the plan clips, but no norm is given"
+            self.store.scale_gradients(flat, self.program.clip_norm)
 
 
 def _rest(start: float, seconds: float) -> None:

@@ -11,6 +11,7 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.passes import (
     buffers,
+    clip,
     order,
     place,
     plans,
@@ -30,6 +31,7 @@ _PASSES: tuple[tuple[str, Callable[[Dag], None], Callable[[Dag], None]], ...] = 
     ("place", place.run, place.ensures),
     ("transfers", transfers.run, transfers.ensures),
     ("replicate", replicate.run, replicate.ensures),
+    ("clip", clip.run, clip.ensures),
     ("updates", updates.run, updates.ensures),
     ("order", order.run, order.ensures),
 )
@@ -83,7 +85,7 @@ def _run(schedule: Schedule, model: ModelSpec, last: str, *, update: bool, optim
     dag = Dag(model=model, schedule=schedule)
     check = os.environ.get("PIBROCH_CHECK") == "1"
     for name, run, ensures in _PASSES:
-        if name == "updates" and not update:
+        if name in ("clip", "updates") and not update:
             continue
         run(dag)
         if check:

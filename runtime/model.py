@@ -65,7 +65,8 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A whole model. `loss` is "mean" or "sum_count"; `random` tells whether any node draws random numbers."""
+    """A whole model. `loss` is "mean" or "sum_count"; `random` tells whether any node draws random numbers, `clip`
+    whether gradients are clipped by their norm over the whole model."""
 
     name: str
     layers: tuple[LayerSpec, ...]
@@ -73,6 +74,7 @@ class ModelSpec:
     values: dict[str, TensorSpec] = field(default_factory=dict)
     loss: str = "mean"
     random: bool = False
+    clip: bool = False
 
     @property
     def fixed_stages(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from pibroch.runtime.executor import Executor, StepReport
 from pibroch.runtime.plan import Task
-from pibroch.runtime.program import Channel, GroupKey
+from pibroch.runtime.program import Channel
 from pibroch.runtime.progress import Progress
 
 AHEAD = 8
@@ -71,6 +71,6 @@ class OrderedExecutor(Executor):
             self.comm.receive(channel, tag, tensors).wait()
             self.compute.hold(task.writes[0], tensors)
         elif task.op == "REDUCE":
-            self.comm.all_reduce(GroupKey(task.stream, task.group), self.store.flat[task.bucket]).wait()
+            self._reduce(task)
         else:
             self.compute.run(task)

@@ -125,7 +125,8 @@ class ChunkSpec:
 class Bucket:
     """Trainable parameters whose gradients are summed together over `group` (one group per bucket).
 
-    `chunks` contribute to it. A parameter that chunks of several stages share (a tied one) is a bucket of its own.
+    `chunks` contribute to it. A parameter that chunks of several stages share (a tied one) is a bucket of its own. A
+    bucket without parameters is clipping: what is summed is the squared norm of all gradients, which are then scaled.
     """
 
     id: int

@@ -42,7 +42,8 @@ class Channel(NamedTuple):
 @dataclass(slots=True)
 class Program:
     """One device's part of a plan. `buffers` and `tasks` hold only its own. `order` is that of launches from one
-    thread, where the worker launches so."""
+    thread, where the worker launches so. `counted` are the parameters whose gradients this device counts in the norm
+    that clipping bounds by `clip_norm`: each parameter counts on one device only."""
 
     device: int
     devices: int
@@ -57,6 +58,8 @@ class Program:
     streams: dict[str, list[int]]
     buffers: dict[int, Buffer]
     recv_window: int
+    counted: tuple[str, ...] = ()
+    clip_norm: float | None = None
     order: list[int] = field(default_factory=list)
 
     @property
@@ -64,10 +67,13 @@ class Program:
         return tuple(dict.fromkeys(p for c in self.chunks.values() for p in c.params))
 
 
-def programs_of(plan: Plan, ranks: int, *, ordered: bool) -> list[Program | None]:
+def programs_of(plan: Plan, ranks: int, *, ordered: bool, clip_norm: float | None = None) -> list[Program | None]:
     """Every rank's program; None for ranks beyond the plan's devices. `ordered` adds the launch order."""
     order = launch_order(plan) if ordered else {}
-    return [program_of(plan, r, order=order.get(r, ())) if r < plan.devices else None for r in range(ranks)]
+    programs = [program_of(plan, r, order=order.get(r, ())) for r in range(min(ranks, plan.devices))]
+    for program in programs:
+        program.clip_norm = clip_norm
+    return [*programs, *[None] * (ranks - len(programs))]
 
 
 def program_of(plan: Plan, device: int, *, order: Sequence[int] = ()) -> Program:
@@ -99,8 +105,19 @@ def program_of(plan: Plan, device: int, *, order: Sequence[int] = ()) -> Program
         streams=streams,
         buffers={b: plan.buffers[b] for b in used},
         recv_window=plan.recv_window,
+        counted=tuple(name for name, home in _homes(plan).items() if home == device),
         order=list(order),
     )
+
+
+def _homes(plan: Plan) -> dict[str, int]:
+    """For each trainable parameter, the first device that holds it."""
+    homes: dict[str, int] = {}
+    for c in plan.chunks:
+        for name in c.params:
+            if name in plan.trainable:
+                homes.setdefault(name, plan.placement[c.stage][0])
+    return homes
 
 
 def groups_of(plan: Plan, *, nccl: bool, world: int) -> list[GroupKey]:

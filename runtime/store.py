@@ -45,6 +45,9 @@ class Store:
         for param in self.params.values():
             param.grad = None
         for bucket in buckets.values():
+            if not bucket.params:
+                self.flat[bucket.id] = torch.zeros(1, dtype=torch.float64, device=self.device)
+                continue
             held = [self.params[name] for name in bucket.params]
             flat = torch.zeros(sum(p.numel() for p in held), dtype=held[0].dtype, device=self.device)
             self.flat[bucket.id] = flat
@@ -59,6 +62,22 @@ class Store:
             flat.zero_()
         for name, param in self.params.items():
             param.grad = self._views.get(name)
+
+    def square_norm(self, names: Iterable[str]) -> torch.Tensor:
+        """The sum of squares of these parameters' gradients, in float64, of shape (1,)."""
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
+        for name in names:
+            gradient = self.params[name].grad
+            if gradient is not None:
+                total += gradient.double().square().sum()
+        return total
+
+    def scale_gradients(self, square: torch.Tensor, limit: float) -> None:
+        """Clip: multiply all gradients by limit / norm where the norm is above it, as torch's clip_grad_norm_ does."""
+        factor = (limit / (square.sqrt() + 1e-6)).clamp(max=1.0)
+        for param in self.params.values():
+            if param.grad is not None:
+                param.grad.mul_(factor.to(param.grad.dtype))
 
     def make_optimizers(
         self, program: Program, make: Callable[[Any], torch.optim.Optimizer], state: Mapping[str, dict[str, Any]]

@@ -250,7 +250,10 @@ class Trainer:
         sample = cast(sample, self.dtype)
         key = (slot, tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(sample).items()))
         if key not in self._captures:
-            self._captures[key] = capture(self._model, self.workload.loss, sample, name=self.workload.name)
+            self._captures[key] = capture(
+                self._model, self.workload.loss, sample, name=self.workload.name,
+                clip=self.workload.clip_norm is not None,
+            )  # fmt: skip
         if slot == "train":
             self._shape = key[1]
         return self._captures[key]
@@ -276,7 +279,7 @@ class Trainer:
         """Give every rank its program, with the parameters that it lacks; with `fresh`, the initial values."""
         pool = self.pool
         pool.ensure_groups(plan)
-        programs = programs_of(plan, pool.ranks, ordered=pool.ordered)
+        programs = programs_of(plan, pool.ranks, ordered=pool.ordered, clip_norm=self.workload.clip_norm)
         wanted = [list(p.params) if p else [] for p in programs]
         values = self._initial
         state: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from pibroch.runtime.action import Chunk
+from pibroch.runtime.plan import Task
 from pibroch.runtime.verify_index import Index
 from pibroch.runtime.verify_order import Order
 
@@ -167,6 +168,9 @@ class _Gradients:
                 if not set(task.writes) <= held:
                     strange = min(set(task.writes) - held)
                     self.report.add("V8", f"sums buffer {strange}, to which none of its chunks adds", task.id)
+                if not bucket.params:
+                    self._clips_last(task)
+                    continue
                 for b in task.writes:
                     summed.setdefault(b, []).append(task.id)
                 shape = tuple((plan.buffers[b].nbytes, plan.buffers[b].label) for b in task.writes)
@@ -178,6 +182,12 @@ class _Gradients:
         for (bucket_id, _), ids in found.items():
             self.report.add("V8", f"device is outside the group of bucket {bucket_id}", ids[0])
         self._all_summed(summed)
+
+    def _clips_last(self, clip: Task) -> None:
+        """A bucket without parameters scales gradients by their norm: they must be complete."""
+        for t in self.tasks:
+            if t.op == "REDUCE" and t.device == clip.device and t.id != clip.id and not self.before(t.id, clip.id):
+                self.report.add("V8", f"scales gradients before {t} has summed them", clip.id, t.id)
 
     def _all_summed(self, summed: dict[int, list[int]]) -> None:
         for (chunk, device), held in self.written.items():

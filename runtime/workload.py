@@ -20,7 +20,8 @@ class Workload:
     batch's samples, or `(sum, count)`; `optimizer(pairs)` builds the optimizer from (name, parameter) pairs, as every
     torch optimizer takes them; `batch(size, step)` returns the batch of that step with `size` samples. Optimizer and
     batch are sent to other processes: module-level functions or `functools.partial`, not lambdas. `microbatch` is the
-    number of samples in one microbatch, `tokens` the tokens in one sample.
+    number of samples in one microbatch, `tokens` the tokens in one sample. With `clip_norm`, gradients are scaled
+    before each update so that their 2-norm over the whole model is at most that.
     """
 
     name: str
@@ -30,3 +31,4 @@ class Workload:
     batch: Callable[[int, int], Batch]
     microbatch: int = 1
     tokens: int = 1
+    clip_norm: float | None = None

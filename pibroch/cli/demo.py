@@ -109,18 +109,16 @@ def loss_lines(losses: list[float], *, width: int = 40) -> list[str]:
 
 
 def speed_lines(compared: dict[str, Any]) -> list[str]:
-    """Tokens per second: ours, the single process, the peer. Forward and backward, steps in alternation."""
-    single, peer = compared["single_process"], compared["pipelining"]
-    lines = [
-        f"speed      {compared['tokens_per_s']:,.0f} tokens/s, forward and backward",
-        f"           {single['tokens_per_s']:,.0f} tokens/s in a single process: {_times(single)}",
-    ]
+    """Tokens per second of forward and backward, beside the single process and beside the peer, each in alternation."""
+    lines = [f"speed      {_against(compared['single_process'], 'in a single process')}"]
+    peer = compared["pipelining"]
     if "reason" in peer:
         return [*lines, f"           torch.distributed.pipelining: not compared, {peer['reason']}"]
-    name = f"torch.distributed.pipelining ({peer['name']}, {peer['processes']} processes)"
-    return [*lines, f"           {peer['tokens_per_s']:,.0f} tokens/s with {name}: {_times(peer)}"]
+    name = f"with torch.distributed.pipelining ({peer['name']}, {peer['processes']} processes)"
+    return [*lines, f"           {_against(peer, name)}"]
 
 
-def _times(row: dict[str, Any]) -> str:
+def _against(row: dict[str, Any], what: str) -> str:
     low, high = row["interval"]
-    return f"ours is {row['ratio']:.2f} times as fast ({low:.2f} to {high:.2f}, 95%)"
+    rates = f"{row['ours_tokens_per_s']:,.0f} tokens/s against {row['tokens_per_s']:,.0f} {what}"
+    return f"{rates}: {row['ratio']:.2f} times as fast ({low:.2f} to {high:.2f}, 95%)"

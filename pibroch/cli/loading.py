@@ -46,7 +46,13 @@ def load_model(model: str | None) -> Loaded:
 
     workload = load_workload_named(model)
     say(f"capturing {workload.name}")
-    captured = capture(workload.model(), workload.loss, workload.batch(workload.microbatch, 0), name=workload.name)
+    captured = capture(
+        workload.model(),
+        workload.loss,
+        workload.batch(workload.microbatch, 0),
+        name=workload.name,
+        clip=workload.clip_norm is not None,
+    )
     return Loaded(workload, captured)
 
 

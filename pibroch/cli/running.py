@@ -70,7 +70,7 @@ def emulated_costs(workload: Workload, schedule: Schedule, profile: str) -> Cost
 
     found = load_profile(profile)
     piece = workload.batch(workload.microbatch, 0)
-    spec = capture(workload.model(), workload.loss, piece, name=workload.name).spec
+    spec = capture(workload.model(), workload.loss, piece, name=workload.name, clip=workload.clip_norm is not None).spec
     scaled = found.scaled(plan=lower(schedule, spec))
     say(f"emulating {found.name}, everything {scaled.time_scale:.3g} times slower than described")
     return scaled.costs()

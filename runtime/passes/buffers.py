@@ -23,6 +23,10 @@ def run(dag: Dag, *, optimizer_slots: int) -> None:
     bucket_grads = {
         (b.id, d): tuple(dict.fromkeys(grads[d, p] for p in b.params)) for b in dag.buckets for d in b.group
     }
+    for b in dag.buckets:
+        if not b.params:  # clipping scales all gradients of a device
+            for d in b.group:
+                bucket_grads[b.id, d] = tuple(dict.fromkeys(held for (device, _), held in grads.items() if device == d))
     uses = {}
     for c in dag.chunks:
         for device in dag.placement[c.stage]:

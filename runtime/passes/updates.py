@@ -13,6 +13,7 @@ from pibroch.runtime.plan import Task
 
 def run(dag: Dag) -> None:
     reduces = {(t.bucket, t.device): t.id for t in dag.tasks if t.op == "REDUCE"}
+    clipping = {b.id for b in dag.buckets if not b.params}
     bucket_of = {name: b.id for b in dag.buckets for name in b.params}
     for stage in range(dag.stages):
         for replica, device in enumerate(dag.placement[stage]):
@@ -21,7 +22,7 @@ def run(dag: Dag) -> None:
                 continue
             users = [c for c in dag.chunks if device in dag.placement[c.stage] and set(c.params) & set(names)]
             deps = [i for c in users for i in dag.backwards(c.stage, c.part, dag.placement[c.stage].index(device))]
-            buckets = {bucket_of[n] for n in names if n in bucket_of}
+            buckets = {bucket_of[n] for n in names if n in bucket_of} | clipping
             deps += [reduces[b, device] for b in sorted(buckets) if (b, device) in reduces]
             dag.add(Task(0, "UPDATE", device, stage=stage, replica=replica, deps=deps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -16,6 +17,7 @@ from pibroch.runtime.lower import PASS_NAMES, lower, lower_after
 from pibroch.runtime.model import LayerSpec, ModelSpec, ParamSpec, TensorSpec, uniform_model
 from pibroch.runtime.passes.stages import balanced_bounds
 from pibroch.runtime.plan import Plan
+from pibroch.runtime.verify import verify
 
 TWO: list[dict[str, Any]] = [
     {"op": "place", "filter": {"PP": 0}, "devices": [0]},
@@ -161,6 +163,22 @@ def test_a_tied_parameter_on_one_device_is_updated_once() -> None:
     plan = compiled([*rows], skip_model())
     assert plan.buckets == []
     assert [str(t) for t in plan.tasks if t.op == "UPDATE"] == ["U0"]
+
+
+def test_clipping_follows_all_other_reductions_and_precedes_updates() -> None:
+    plan = compiled([*REPLICATED, split(2)], dataclasses.replace(uniform_model(4), clip=True))
+    assert [b.params for b in plan.buckets][-1] == ()
+    for device in range(4):
+        assert stream(plan, device, "clip") == "R2"
+        (norm,) = [t for t in plan.of(device) if t.stream == "clip"]
+        assert norm.group == (0, 1, 2, 3)
+        assert [t.op for t in map(plan.tasks.__getitem__, norm.waits) if t.stream == "reduce"] == ["REDUCE"]
+        update = plan.tasks[plan.streams[device]["compute"][-1]]
+        assert norm.id in update.waits
+    assert verify(plan) == []
+    (first,) = [t for t in plan.of(0) if t.stream == "clip"]
+    first.waits = tuple(w for w in first.waits if plan.tasks[w].op != "REDUCE")
+    assert {v.rule for v in verify(plan)} & {"V6", "V8"}
 
 
 @pytest.mark.parametrize(

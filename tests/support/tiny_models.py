@@ -75,9 +75,10 @@ def workload(trait: str = "plain") -> Workload:
     masked = trait == "masked"
     return Workload(
         name=trait,
-        model=partial(Chain, "plain" if masked else trait),
+        model=partial(Chain, "plain" if trait in ("masked", "clipped") else trait),
         loss=masked_loss if masked else loss,
         optimizer=adamw,
         batch=masked_batch if masked else batch,
         microbatch=2,
+        clip_norm=0.05 if trait == "clipped" else None,
     )
