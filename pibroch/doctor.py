@@ -12,6 +12,8 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from pibroch.runtime.errors import PibrochError
 LANDLOCK_CREATE_RULESET = 444  # system call, the same on every architecture
 LANDLOCK_VERSION = 1  # its flag that asks for the version of the interface
 PR_GET_SECCOMP = 21
+COLUMNS = 110  # width of the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,27 @@ def as_data(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def report(findings: Sequence[Finding]) -> list[str]:
-    """Lines for people."""
+    """Lines for people; the last ones say what it comes to."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
         mark = "ok     " if finding.ok else "MISSING" if finding.needed else "absent "
-        lines.append(f"{mark} {finding.name:<{width}}  {finding.detail}")
+        lines += _wrapped(f"{mark} {finding.name:<{width}}  ", finding.detail)
         if not finding.ok:
-            lines.append(f"{'':{width + 8}}  enables: {finding.enables}")
-    return lines
+            lines += _wrapped(" " * (width + 10), f"enables: {finding.enables}")
+    missing = [finding.name for finding in findings if finding.needed and not finding.ok]
+    without = dict.fromkeys(finding.enables for finding in findings if not finding.needed and not finding.ok)
+    if missing:
+        return [*lines, f"not ready: {', '.join(missing)} must be here"]
+    lines.append("ready: schedules are written (planner, or --lm mailbox:DIR), checked, simulated, run and viewed")
+    return [*lines, *(_wrapped("without: ", "; ".join(without)) if without else [])]
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """`text` behind `head`, continued below itself."""
+    wrap = textwrap.TextWrapper(COLUMNS - len(head), break_long_words=False, break_on_hyphens=False)
+    first, *more = wrap.wrap(text) or [""]
+    return [head + first, *(" " * len(head) + line for line in more)]
 
 
 Look = Callable[[], tuple[bool, str]]
@@ -115,6 +130,15 @@ def _package(name: str, otherwise: str) -> Look:
     return look
 
 
+def _disk() -> tuple[bool, str]:
+    from pibroch.runtime.ray_session import FREE_DISK
+
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    enough = free >= FREE_DISK
+    return enough, f"{free / 1e9:.1f} GB free in {folder}" + ("" if enough else f"; {FREE_DISK >> 20} MiB are needed")
+
+
 def _landlock() -> tuple[bool, str]:
     version = _system().syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
     return (True, f"interface {version}") if version > 0 else (False, _refusal("Linux 5.13 or later has it"))
@@ -171,20 +195,15 @@ def _weights() -> tuple[bool, str]:
 
 PARTS: tuple[tuple[str, str, bool, Look], ...] = (
     ("python", "everything", True, _python),
-    ("torch", "everything but check, simulate and view", True, _torch),
+    ("torch", "everything but init, mailbox and simulate without a model", True, _torch),
     ("gloo", "runs on CPUs", True, _gloo),
     ("cuda", "runs on GPUs", False, _cuda),
     ("nccl", "direct communication among GPUs", False, _nccl),
     ("ray", "--launcher ray (the default) and clusters", False, _package("ray", "pip install ray")),
+    ("disk", "--launcher ray: its sockets, logs and spilled objects", False, _disk),
     ("landlock", "the sandbox", False, _landlock),
     ("seccomp", "the sandbox", False, _seccomp),
     ("sandbox", "pibroch regenerate and evolve: generated code runs in it only", False, _sandbox),
-    (
-        "bubblewrap",
-        "nothing that is used here: the sandbox needs Landlock and seccomp alone",
-        False,
-        _program(["bwrap"], "no bwrap on PATH"),
-    ),
     ("openai", "--lm openai", False, _package("openai", "pip install openai")),
     ("endpoint", "--lm openai", False, _endpoint),
     ("xllamacpp", "--lm local", False, _package("xllamacpp", "pip install 'pibroch[local]'")),

@@ -22,6 +22,8 @@ from pibroch.runtime.errors import InputError, MissingError, WorkerError
 
 OBJECT_STORE = 200 << 20  # bytes of shared memory; Ray spills what exceeds it to its temporary folder
 FREE_DISK = 200 << 20  # bytes that Ray's logs and sockets need at least
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+"""How a gRPC connection opens (RFC 9113, 3.4): the preface and an empty SETTINGS frame, which the server's equals."""
 CONNECT = 5.0  # seconds in which the head of a cluster must accept a connection
 
 
@@ -107,10 +109,7 @@ class Session:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal():
                 raise InputError(f"address={address!r} must be host:port of the cluster's head, or auto")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
-            except OSError as error:
-                raise WorkerError(f"no Ray cluster answers at {address} ({error})") from error
+            _probe(address, host.strip("[]"), int(port))
         try:
             _init(ray, address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
@@ -132,6 +131,20 @@ class Session:
 
 
 SESSION = Session()
+
+
+def _probe(address: str, host: str, port: int) -> None:
+    """Raise WorkerError where no head of a cluster answers at an address: Ray itself would try for many minutes."""
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT) as connection:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return
+            connection.sendall(HELLO)
+            first = connection.recv(9)
+    except OSError as error:
+        raise WorkerError(f"no Ray cluster answers at {address} ({error})") from error
+    if first[3:4] != HELLO[-6:-5]:
+        raise WorkerError(f"what answers at {address} is no head of a Ray cluster (its port is 6379 by default)")
 
 
 def _init(ray: Any, **options: Any) -> None:

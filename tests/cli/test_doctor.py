@@ -107,7 +107,18 @@ def test_only_needed_parts_decide() -> None:
         "               enables: clusters",
         "MISSING gloo   none",
         "               enables: runs",
+        "not ready: gloo must be here",
     ]
+    assert doctor.report([good, optional])[-2:] == [
+        "ready: schedules are written (planner, or --lm mailbox:DIR), checked, simulated, run and viewed",
+        "without: clusters",
+    ]
+
+
+def test_long_details_continue_below_themselves() -> None:
+    lines = doctor.report([Finding("weights", False, "word " * 60, "--lm local")])
+    assert all(len(line) <= doctor.COLUMNS for line in lines)
+    assert lines[1].startswith(" " * len("absent  weights  ") + "word")
 
 
 def test_the_module_imports_nothing_heavy() -> None:

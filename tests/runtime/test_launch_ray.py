@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,29 @@ class TestWithoutASession:
             address = f"127.0.0.1:{bound.getsockname()[1]}"
             with pytest.raises(WorkerError, match=rf"no Ray cluster answers at {address}"):
                 RayLauncher(address=address).start(1, deadline=LONG)
+
+    @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+    def test_a_server_that_is_no_cluster(self, answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pibroch.runtime.ray_session.CONNECT", SHORT)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def serve() -> None:
+                connection, _ = server.accept()
+                if answer is not None:
+                    connection.recv(100)
+                    connection.sendall(answer)
+                    connection.close()
+                kept.append(connection)
+
+            kept: list[socket.socket] = []
+            thread = threading.Thread(target=serve)
+            thread.start()
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            with pytest.raises(WorkerError, match=rf"{address} (is no head of a Ray cluster|\(timed out)"):
+                RayLauncher(address=address).start(1, deadline=LONG)
+            thread.join()
+            for connection in kept:
+                connection.close()
 
     def test_ray_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
