@@ -139,6 +139,7 @@ class Worker:
         cuda = self.device.type == "cuda"
         counter = self._counter(on_device) if count_bytes and not cuda else None
         if cuda:
+            torch.cuda.set_device(self.device)  # a thread's own setting, and a launcher may call from another one
             torch.cuda.reset_peak_memory_stats()  # CUDA's allocator counts by itself
         gc.disable()
         try:

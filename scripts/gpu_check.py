@@ -49,9 +49,8 @@ class Where:
     def trainer(self, workload: Workload, schedule: Schedule, *, ranks: int, shared: bool, **options: Any) -> Trainer:
         """`shared` puts all ranks on the first GPU, so that transfers go through host memory."""
         env = {"CUDA_VISIBLE_DEVICES": "0"} if shared and not self.dry else {}
-        return Trainer(
-            workload, schedule, launcher=LocalLauncher(env=env), ranks=ranks, device=self.device, deadline=90.0, **options
-        )  # fmt: skip
+        launcher = LocalLauncher(env=env)
+        return Trainer(workload, schedule, launcher=launcher, ranks=ranks, device=self.device, deadline=90.0, **options)
 
 
 def environment(where: Where) -> dict[str, Any]:

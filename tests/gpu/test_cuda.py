@@ -57,7 +57,7 @@ def test_traits_on_a_shared_gpu(trait: str) -> None:
     assert verdict.ok, verdict
 
 
-def test_float64_equals_the_unsplit_batch(shared: Trainer) -> None:
+def test_float64_equals_the_unsplit_batch() -> None:
     with Trainer(
         load_workload("gpt-tiny"), SCHEDULES["zb-h1"], launcher=sharing(), device="cuda", dtype="float64"
     ) as trainer:
@@ -143,4 +143,4 @@ def test_memory_follows_the_schedule() -> None:
             held = [sum(b.nbytes for b in trainer.plan.buffers if b.device == d and b.persistent) for d in (0, 1)]
             assert all(peak > least for peak, least in zip(peaks[family], held, strict=True))
     saved = max(c.saved_bytes for c in trainer.plan.chunks if c.stage == 0)
-    assert peaks["gpipe"][0] - peaks["1f1b"][0] > 4 * saved
+    assert peaks["gpipe"][0] - peaks["1f1b"][0] > 3 * saved

@@ -7,6 +7,8 @@ import tiny_models
 
 from pibroch.evals.judge import judge
 from pibroch.runtime.capture import capture
+from pibroch.runtime.costs import UnitCosts
+from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import build
 from pibroch.runtime.launch_local import LocalLauncher
 from pibroch.runtime.launch_order import launch_order
@@ -68,6 +70,11 @@ def test_one_thread_in_launch_order_gives_the_same_numbers() -> None:
         assert trainer.evaluate(batch) > 0
         assert {e.task for e in trainer.trace().events} == {t.id for t in trainer.plan.tasks}
         assert all(peak > 0 for peak in trainer.peak_bytes())
+
+
+def test_emulation_keeps_to_cpus() -> None:
+    with pytest.raises(InputError, match="emulation runs on CPUs"):
+        Trainer(tiny_models.workload(), SCHEDULES["1f1b"], emulate=UnitCosts(), device="cuda")
 
 
 def test_nccl_has_a_communicator_per_direction() -> None:
