@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pibroch.agents.phrases import Values
+from pibroch.agents.values import Values
 from pibroch.runtime.errors import InputError
 
 

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from pibroch.agents.consistency import settle
-from pibroch.agents.phrases import PHRASES, Phrase, Values
+from pibroch.agents.phrases import PHRASES, Phrase
+from pibroch.agents.values import Values
 from pibroch.agents.words import (
     AND_GAP,
     COMMA_GAP,

@@ -13,7 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pibroch.agents.words import AFTER, BEFORE, NUMBER, NUMBER_WORDS, SIZE, bound_kind, number, size_bytes
+from pibroch.agents.values import Values, group
+from pibroch.agents.words import (
+    AFTER,
+    BEFORE,
+    EVERYWHERE,
+    NOT_AN_INDEX,
+    NUMBER,
+    NUMBER_WORDS,
+    ON_STREAM,
+    RECOMPUTE,
+    REDUCED,
+    REDUCING,
+    SIZE,
+    number,
+    size_bytes,
+)  # fmt: skip
 from pibroch.runtime.errors import InputError
 
 RAW = rf"(?:\d+|{'|'.join(sorted((w for w in NUMBER_WORDS if w.isalpha()), key=len, reverse=True))})"
@@ -28,7 +43,7 @@ MICRO = r"(?:micro[ -]?batch(?:es)?)"
 REPLICA = r"(?:(?:data[ -]parallel |dp )?(?:replicas?|copies)|pipelines|(?:data[ -]parallel|dp) (?:ranks|devices|gpus|workers))"
 EACH = r"(?:per|on each|on every|for each|in each)\s+(?:single\s+)?"
 
-Act = Callable[["Values", re.Match[str], bool], bool | None]
+Act = Callable[[Values, re.Match[str], bool], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,56 +55,6 @@ class Phrase:
     act: Act
     negatable: bool = False
     flag: bool = False
-
-
-class Values:
-    """Fields set so far with the phrase that set each. Two different values for one field are an `InputError`."""
-
-    def __init__(self) -> None:
-        self.fields: dict[str, tuple[Any, str]] = {}
-        self.bounds: dict[str, list[tuple[str, Any, str]]] = {}
-        self.families: list[tuple[str, str]] = []
-        self.excluded: list[tuple[str, str]] = []
-        self.ratios: list[tuple[str, int, int, str, str]] = []
-
-    def said(self) -> list[str]:
-        """All that is set, as short text."""
-        rows = [f"{name} = {value}" for name, (value, _) in self.fields.items()]
-        kinds = {"low": "at least", "high": "at most", "among": "one of"}
-        rows += [f"{name} {kinds[k]} {value}" for name, bounds in self.bounds.items() for k, value, _ in bounds]
-        rows += [f"family = {family}" for family, _ in self.families]
-        rows += [f"not {family}" for family, _ in self.excluded]
-        rows += [f"{what} = {up}/{down} of {base}" for what, up, down, base, _ in self.ratios]
-        return rows
-
-    def put(self, field: str, value: Any, phrase: str) -> None:
-        """Set `field`; the same value twice is fine."""
-        old = self.fields.get(field)
-        if old and old[0] != value:
-            raise InputError(
-                f"the intent contradicts itself: {old[1]!r} says {field} = {old[0]}, {phrase!r} says {value}; keep one"
-            )
-        self.fields.setdefault(field, (value, phrase))
-
-    def count(self, field: str, m: re.Match[str], phrase: str) -> None:
-        """A number with the bounds around it."""
-        try:
-            kind = bound_kind(_group(m, "before"), _group(m, "after"))
-        except ValueError as error:
-            raise InputError(f"{phrase!r}: {error}; keep one bound") from error
-        value = number(m["n"])
-        if value < 1:
-            raise InputError(f"{phrase!r}: {field.replace('_', ' ')} must be at least 1")
-        if kind == "exact":
-            self.put(field, value, phrase)
-        else:
-            low_high = {"most": ("high", value), "below": ("high", value - 1),
-                        "least": ("low", value), "above": ("low", value + 1)}[kind]  # fmt: skip
-            self.bounds.setdefault(field, []).append((*low_high, phrase))
-
-
-def _group(m: re.Match[str], name: str) -> str | None:
-    return m.groupdict().get(name)
 
 
 def _p(
@@ -120,8 +85,8 @@ def _counted(field: str, noun: str, *, refuse: str = "per|/") -> list[Phrase]:
         _p(field, rf"(?:at least|no fewer than|minimum) (?P<lo><N>)(?: and| but|,) (?:at most|no more than|not more than|up to) "
            rf"(?P<hi><N>)[ -]{noun}{tail}", span),
         _p(field, rf"between (?P<lo><N>) and (?P<hi><R>)[ -]{noun}{tail}", span),
-        _p(field, rf"(?P<lo><N>)(?: to |-| - )(?P<hi><R>)[ -]{noun}{tail}", span),
-        _p(field, rf"(?P<list><N>(?:, <R>)*,? or <R>)[ -]{noun}{tail}", among),
+        _p(field, rf"{NOT_AN_INDEX}(?P<lo><N>)(?: to |-| - )(?P<hi><R>)[ -]{noun}{tail}", span),
+        _p(field, rf"(?P<list>{NOT_AN_INDEX}<N>(?:, <R>)+,? or <R>|<N> or <R>)[ -]{noun}{tail}", among),
         _p(field, rf"{BEFORE}(?P<n><N>)[ -]?{noun}(?!\w){AFTER}{tail}", exact),
     ]
 
@@ -158,9 +123,9 @@ def _interleaved(values: Values, m: re.Match[str], _: bool) -> None:
     values.put("stages_per_device", number(m["n"]), m[0])
 
 
-def _field(field: str, group: str = "n") -> Act:
+def _field(field: str, name: str = "n") -> Act:
     def act(values: Values, m: re.Match[str], _: bool) -> None:
-        value = number(m[group])
+        value = number(m[name])
         if value < 1:
             raise InputError(f"{m[0]!r}: {field.replace('_', ' ')} must be at least 1")
         values.put(field, value, m[0])
@@ -170,7 +135,7 @@ def _field(field: str, group: str = "n") -> Act:
 
 def _grid(values: Values, m: re.Match[str], _: bool) -> None:
     first, second = int(m["a"]), int(m["b"])
-    order = _group(m, "order") or ""
+    order = group(m, "order") or ""
     if first != second and not order:
         raise InputError(f"{m[0]!r} does not say which is which: write 'PP={first}, DP={second}' or the reverse")
     if order.startswith("d"):
@@ -216,13 +181,13 @@ def _bucket(values: Values, m: re.Match[str], no: bool) -> None:
         values.put("buckets", False, m[0])
         return
     values.put("buckets", True, m[0])
-    if _group(m, "size"):
-        unit = _group(m, "unit") or "mb"
+    if group(m, "size"):
+        unit = group(m, "unit") or "mb"
         values.put("bucket_size", size_bytes(m["size"], unit) / 1e6, m[0])
 
 
 def _own_stream(values: Values, m: re.Match[str], _: bool) -> None:
-    what, name = m["what"], _group(m, "name")
+    what, name = m["what"], group(m, "called") or group(m, "name")
     reduce = not re.search(r"transfer|send|activation|point|p2p", what)
     both = bool(re.fullmatch(r"(?:all )?(?:the )?communications?", what))
     if both and name:
@@ -235,8 +200,24 @@ def _own_stream(values: Values, m: re.Match[str], _: bool) -> None:
         values.put("stream", name or "transfer", m[0])
 
 
+def _bucket_stream(values: Values, m: re.Match[str], _: bool) -> None:
+    values.put("buckets", True, m[0])
+    size, unit = m["size"] or m["size_2"], m["unit"] or m["unit_2"]
+    if size:
+        values.put("bucket_size", size_bytes(size, unit) / 1e6, m[0])
+    if m["stream"]:
+        values.put("reduce_stream", m["called"] or m["name"] or "reduce", m[0])
+
+
+def _everywhere(values: Values, m: re.Match[str], no: bool) -> bool | None:
+    if no is not bool(m["any"]):
+        return False  # "not every layer" leaves some of them; "any layer" is a choice
+    values.put("recompute", not no, m[0])
+    return None
+
+
 def _cut_at(values: Values, m: re.Match[str], _: bool) -> None:
-    shift = 1 if _group(m, "after_layer") else 0
+    shift = 1 if group(m, "after_layer") else 0
     values.put("cut", tuple(int(text) + shift for text in re.findall(r"\d+", m["list"])), m[0])
 
 
@@ -244,12 +225,8 @@ def _layers(values: Values, m: re.Match[str], _: bool) -> None:
     values.put("layers_per_stage", tuple(number(text) for text in re.findall(rf"(?<!\w){RAW}(?!\w)", m["list"])), m[0])
 
 
+SIZE_2 = SIZE.replace("<size>", "<size_2>").replace("<unit>", "<unit_2>")
 _LIST = r"(?P<list>\d+(?:\s*(?:,|and|, and)\s*\d+(?!\s*-?(?:micro|stage|replica|device|gpu|rank|way|layer|mb|gb|x)))*)"
-_OWN = r"on|in|over|through"
-_REDUCED = (
-    r"(?P<what>(?:gradient |grad )?(?:buckets?|bucketing|reductions?|all-?reduces?|reduces?|sync(?:hroni[sz]ation)?)"
-    r"|gradients?(?: (?:are )?reduced)?|(?:all )?(?:the )?communications?|transfers?|sends?|activations?|p2p|point-to-point)"
-)
 _OBJECTIVES = (
     ("memory", r"minimi[sz]e (?:the )?(?:peak |activation )?memory(?: use| usage)?|(?:lowest|least|smallest|minimal|minimum) "
      r"(?:peak |activation )?memory(?: use| usage| footprint)?|(?:as )?(?:little|low) memory(?: as possible)?|"
@@ -260,8 +237,15 @@ _OBJECTIVES = (
      r"(?:as )?(?:little|small|few) (?:an? )?(?:bubbles?|idle(?: time)?)(?: as possible)?|(?:highest|best|maximum|high) throughput"),
 )  # fmt: skip
 
+_ORDERS = (
+    ("interleaved", r"(?<!non-)(?<!not )interleaved(?: 1f-?1b)?|1f-?1b,? interleaved"), ("zb-h1", r"zero[ -]bubble(?:[ -](?:1f-?1b|h1))?|zb-?h1"),
+    ("1f1b", r"1f-?1b"), ("gpipe", r"g-?pipe"),
+)  # fmt: skip
+
 PHRASES: tuple[Phrase, ...] = (
     # families
+    *(_p("family", rf"(?:in (?:an? |the )?)?(?:{names})[ -]order", _family(family), negatable=True, flag=True)
+      for family, names in _ORDERS),
     _p("family", r"1f-?1b,? \(?interleaved\)?|(?<!non-)(?<!not )interleaved 1f-?1b|interleav(?:ed|ing)|interleave(?: the)? stages|virtual pipeline(?: stages)?",
        _family("interleaved"), negatable=True, flag=True),
     _p("family", r"zero[ -]bubbles?(?:[ -](?:1f-?1b|h1))?(?: pipeline)?|zb-?h1|zbh-1", _family("zb-h1"), negatable=True, flag=True),
@@ -329,14 +313,15 @@ PHRASES: tuple[Phrase, ...] = (
     *_named("microbatches", r"m|mb|mbs|num_microbatches|n_microbatches|micro[ -]?batches|number of micro[ -]?batches|"
             r"micro[ -]?batch count", spaced=False),
     # buckets (before memory: both speak of sizes)
+    _p("buckets", rf"{REDUCING} (?:in|into|with|using|by) (?:(?:gradient |grad )?buckets(?: of (?:size )?{SIZE})?|{SIZE_2}"
+       rf"(?: gradient| grad)?[ -]buckets)(?: each)?(?:{ON_STREAM})?", _bucket_stream),
+    _p("buckets", rf"(?:(?:gradient |grad )?buckets of (?:size )?{SIZE}|{SIZE_2}(?: gradient| grad)?[ -]buckets)(?: each)?{ON_STREAM}", _bucket_stream),
     _p("bucket_size", rf"(?:(?:gradient |grad )?(?:buckets?|bucketing)(?: sizes?)?|bucket_size)\s*(?:of|=|:|at|is|with|\()?"
        rf"\s*(?:size |about )?{SIZE.replace('(?<![', '(?<![')}\)?(?: each)?", _bucket),
     _p("bucket_size", r"bucket[_ ]size\s*(?:of|=|:|is)?\s*(?P<size>\d+(?:\.\d+)?)(?!\s*[kmgt]?i?b)", _bucket),
     _p("bucket_size", rf"{SIZE}(?: gradient| grad)?[ -]buckets?", _bucket),
     # streams
-    _p("stream", rf"{_REDUCED},? (?:(?:run(?:ning)?|go(?:ing)?|are|is|put) )?(?:{_OWN}) (?:(?:a|an|its|their|the) )?(?:(?:own|separate|"
-       r"dedicated|second|side|another) )*(?:comm(?:unication)? )?streams?(?! of)(?: (?:named |called )?['\"]?(?P<name>(?!and\b|with\b|"
-       r"for\b|over\b|that\b|to\b|on\b|while\b|at\b|in\b|so\b|but\b|no\b)[a-z_]\w*)['\"]?(?=\s*(?:$|[,.;)])))?", _own_stream),
+    _p("stream", rf"{REDUCED}{ON_STREAM}", _own_stream),
     _p("stream", r"(?P<what>reduce|reduction|transfer)[ _]stream\s*(?:=|:|named|called|is)?\s*['\"]?(?P<name>[a-z_]\w*)['\"]?"
        r"(?=\s*(?:$|[,.;)]|and))", _own_stream),
     _p("buckets", r"(?:gradient |grad )?(?:buckets|bucketing)|bucketed(?: (?:gradients?|reductions?|all-?reduces?))?|bucketi[sz]e"
@@ -356,15 +341,15 @@ PHRASES: tuple[Phrase, ...] = (
        rf"| cap)?(?: {EACH}{DEVICE})?| {EACH}{DEVICE}| each)(?! (?:in total|total|overall))", _memory),
     # recompute
     _p("recompute", r"recompute\s*[=:]\s*(?:true|on|yes)", _set("recompute", True)),
-    _p("recompute", r"(?:full )?(?:(?:activation|gradient)[ -](?:re-?comput(?:e|ation|ing)|checkpoint(?:s|ing|ed)?)|re-?comput(?:e|es|ation|ing)"
-       r"(?: (?:of )?(?:the )?activations?)?(?: in (?:the )?backward)?|rematerial\w+)(?! (?:only )?(?:in |on |for |of )?(?:the )?(?:first|last|stage|"
-       r"layer|half|every|some|device))", _set("recompute", True, negated=False), negatable=True, flag=True),
+    _p("recompute", rf"{RECOMPUTE} {EVERYWHERE}", _everywhere, negatable=True, flag=True),
+    _p("recompute", rf"{RECOMPUTE}(?! (?:of |in |on |for )?(?:(?:only|just|all|each|any|both|odd|even|half|of|half) |(?:the )?(?:first|last|stage|layer|half|every|"
+       r"some|device|\d))|s? only)", _set("recompute", True, negated=False), negatable=True, flag=True),
     # cut
     _p("cut", rf"(?:cut|split)(?: (?:it|the model|the stages))? (?:at|before)(?: layers?)? {_LIST}|cut\s*[=:]\s*[\[(]?(?P<list2>[\d, ]+)[\])]?",
        lambda v, m, no: v.put("cut", tuple(int(x) for x in re.findall(r"\d+", m["list"] or m["list2"])), m[0])),
     _p("cut", rf"(?:cut|split)(?: (?:it|the model))? (?P<after_layer>after) layers? {_LIST}", _cut_at),
     _p("layers", r"stages (?:of|with) (?P<list><R>(?:\s*(?:,|and|, and|\+)\s*<R>)+)(?: layers)?", _layers),
-    _p("layers", r"(?P<list><N>(?:\s*(?:,|and|, and|\+|/)\s*<R>)+) layers(?: (?:per stage|each|respectively))?", _layers),
+    _p("layers", rf"{NOT_AN_INDEX}(?P<list><N>(?:\s*(?:,|and|, and|\+|/)\s*<R>)+) layers(?: (?:per stage|each|respectively))?", _layers),
     _p("layers", r"(?P<list><N> layers? (?:on|in) the first(?: stage)?,? and <R>(?: layers?)? (?:on|in) the (?:second|other|last)(?: stage)?)",
        lambda v, m, no: v.put("layers_per_stage", tuple(number(x) for x in re.findall(
            rf"(?<!\w){RAW}(?= layers?| (?:on|in))", m["list"])), m[0])),

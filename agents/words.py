@@ -19,8 +19,10 @@ NUMBER_WORDS = {
 }  # fmt: skip
 _WORDS = "|".join(sorted((re.escape(word) for word in NUMBER_WORDS), key=len, reverse=True))
 
-# A number never starts inside another one ("2.5 stages" holds no 5 stages, "-2 stages" no 2 stages).
-NUMBER = rf"(?:(?<![\w.\-])(?<!\d,)(?:\d{{1,3}}(?:,\d{{3}})+|\d+|{_WORDS})(?![\d.]\d)(?!\d))"
+# A number never starts inside another one ("2.5 stages" holds no 5 stages, "-2 stages" no 2 stages); "the last 2" are
+# some of more.
+_SOME = "".join(rf"(?<!{word} )" for word in ("first", "last", "next", "other", "remaining"))
+NUMBER = rf"(?:(?<![\w.\-])(?<!\d,){_SOME}(?:\d{{1,3}}(?:,\d{{3}})+|\d+|{_WORDS})(?![\d.]\d)(?!\d))"
 SIZE_UNITS = {
     "b": 1, "byte": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -28,6 +30,9 @@ SIZE_UNITS = {
 }  # fmt: skip
 _UNITS = "|".join(sorted(SIZE_UNITS, key=len, reverse=True))
 SIZE = rf"(?<![\w.\-])(?P<size>\d+(?:\.\d+)?)[ -]?(?P<unit>{_UNITS})(?!\w)"
+
+NOT_AN_INDEX = "".join(rf"(?<!{noun} )(?<!{noun}s )" for noun in ("stage", "device", "layer", "gpu", "rank", "replica"))
+"""Before a list or span of counts: in "on device 1, 4 or 8 microbatches" the list starts at 4."""
 
 # Bounds before a number, by the bound they mean. "over" is left out: "over 2 stages" means on them.
 _BEFORE = {
@@ -44,6 +49,37 @@ _AFTER = {
 BEFORE = r"(?:(?P<before>" + "|".join(_BEFORE.values()) + r")\s*)?"
 AFTER = r"(?:\s+(?P<after>" + "|".join(_AFTER.values()) + r")(?!\w))?"
 _ABOUT = r"about|around|roughly|approximately|nearly|almost|some|~"
+
+# Streams: what runs on one, and "on their own stream", "on stream grads", "on a stream called grads".
+REDUCED = (
+    r"(?P<what>(?:gradient |grad )?(?:buckets?|bucketing|reductions?|all-?reduces?|reduces?|sync(?:hroni[sz]ation)?)"
+    r"|(?:(?:reduc|averag|all-?reduc)(?:e|es|ing) (?:all )?(?:the )?)?gradients?(?: (?:are )?(?:reduced|averaged))?|(?:all )?(?:the )?communications?"
+    r"|transfers?|sends?|activations?|p2p|point-to-point)"
+)
+REDUCING = (
+    r"(?:(?:reduc|averag|all-?reduc)(?:e|es|ing) (?:all )?(?:the )?gradients|(?:gradient |grad )?(?:reductions|all-?reduces)|gradients (?:are )?"
+    r"(?:reduced|averaged|all-?reduced))"
+)
+_NAME = r"(?!(?:and|with|for|over|that|to|on|while|at|in|so|but|no|please|then|now|too|also|only|each|instead)\b)[a-z_]\w*"
+ON_STREAM = (
+    r"(?P<stream>,? (?:(?:run(?:ning)?|go(?:ing)?|are|is|put) )?(?:on|in|over|through) (?:(?:a|an|its|their|the) )?"
+    r"(?P<own>(?:own|separate|dedicated|second|side|another) )*(?:comm(?:unication)? )?streams?(?! of)"
+    rf"(?: (?:named |called )['\"]?(?P<called>{_NAME})['\"]?(?!\w)"
+    # A bare name ("on stream grads") only where nothing else says which stream it is: "on their own stream soon".
+    rf"|(?(own)(?!)| ['\"]?(?P<name>{_NAME})['\"]?(?=\s*(?:$|[,.;)\x00]|(?:and|with|over|in|at)(?!\w)))))?)"
+)
+
+# Recomputing, and all of it: where a restriction follows ("of stage 1", "but the last"), it is not all.
+RECOMPUTE = (
+    r"(?:full )?(?:(?:activation|gradient)[ -](?:re-?comput(?:e|ation|ing)|checkpoint(?:s|ing|ed)?)|re-?comput(?:e|es|ation|ing)"
+    r"(?: (?:of )?(?:the )?activations?)?(?: in (?:the )?backward)?|rematerial\w+)"
+)
+EVERYWHERE = (
+    r"(?:of |in |on |for )?(?:everything|everywhere|(?:every|each|all(?: of)?(?: the)?|(?P<any>any)) (?:layers?|stages?|activations?)|the (?:whole|entire) model)"
+    r"(?:'s activations)?(?: of the model)?(?: in the backward(?: pass)?)?(?!'| activation)"
+    r"(?!,? (?:but|except\w*|excluding|save|apart|other|else|without|unless|only|if|when|that|which|whose|where|from|after|before|until|above|below|of|in|on|for)(?!\w)"
+    r"(?! *\x00))"
+)
 
 NEGATION = re.compile(
     r"(?<![\w-])(no|not|zero|without|never|don't|do not|does not|doesn't|shouldn't|should not|mustn't|must not|can't|cannot|"

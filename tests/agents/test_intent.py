@@ -89,6 +89,38 @@ READINGS: list[tuple[str, dict[str, Any]]] = [
     ("dp=2 pp=2 mb=8 1f1b", {"replicas": 2, "pipeline": 2, "microbatches": 8, "family": "1f1b"}),
     ("2,000 microbatches", {"microbatches": 2000}),
     ("no ZeRO, no offload, 1F1B, PP=2", {"family": "1f1b", "pipeline": 2}),
+    (
+        "GPipe on 3 stages with 5 microbatches, recompute every layer",
+        {"family": "gpipe", "stages": 3, "microbatches": 5, "recompute": True},
+    ),
+    ("recompute everything", {"recompute": True}),
+    ("2 stages, recompute all layers of the model", {"recompute": True, "stages": 2}),
+    ("recompute each layer in 1F1B order", {"recompute": True, "family": "1f1b"}),
+    ("full recomputation of every stage, 2 replicas", {"recompute": True, "replicas": 2}),
+    ("recompute all stages with 8 microbatches", {"recompute": True, "microbatches": 8}),
+    ("without recompute in any layer", {"recompute": False}),
+    (
+        "data parallel over 4 replicas, gradient buckets of 0.2 MB on their own stream, 2 microbatches",
+        {"replicas": 4, "buckets": True, "bucket_size": 0.2, "reduce_stream": "reduce", "microbatches": 2},
+    ),
+    (
+        "1F1B, 2 replicas; reduce gradients in 0.3 MB buckets on stream grads",
+        {"replicas": 2, "buckets": True, "bucket_size": 0.3, "reduce_stream": "grads", "memory_limit": None},
+    ),
+    (
+        "average the gradients in buckets of 2 MB on a stream called grads with 4 microbatches, dp2",
+        {"bucket_size": 2.0, "reduce_stream": "grads", "microbatches": 4, "stream": None},
+    ),
+    ("averaging gradients in 1 MiB buckets, 2 replicas", {"bucket_size": 1.048576, "reduce_stream": None}),
+    ("reduce gradients on stream grads", {"reduce_stream": "grads", "buckets": None}),
+    ("buckets of 2 MB and transfers on their own stream", {"bucket_size": 2.0, "stream": "transfer",
+                                                           "reduce_stream": None}),
+    ("transfers on stream p2p and reductions on stream grads", {"stream": "p2p", "reduce_stream": "grads"}),
+    ("4 microbatches in 1F1B order", {"microbatches": 4, "family": "1f1b"}),
+    ("4 microbatches in interleaved 1F1B order, PP=2", {"microbatches": 4, "family": "interleaved"}),
+    ("8 microbatches in total in GPipe order, DP=2", {"microbatches": 4, "family": "gpipe"}),
+    ("not in 1F1B order, PP=2", {"family": None, "excluded": ("1f1b",)}),
+    ("2, 4 or 8 microbatches", {"bounds.microbatches": (None, None, (2, 4, 8))}),
     ("PP\u00a0=\u00a02 \u2014 8\u2010microbatch 1F1B", {"pipeline": 2, "microbatches": 8, "family": "1f1b"}),
 ]  # fmt: skip
 
@@ -119,6 +151,29 @@ REPORTED: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("2 MBs", ("2 MBs",), {"microbatches": None, "memory_limit": None}),
     ("at least 2 GB of memory", ("least 2 GB of memory",), {"memory_limit": None}),
     ("recompute only the first stage", ("recompute only the first stage",), {"recompute": None}),
+    ("recompute every other layer", ("recompute every other layer",), {"recompute": None}),
+    ("recompute everything but the last stage", ("recompute everything but the last stage",), {"recompute": None}),
+    ("recompute all layers of stage 1", ("recompute all layers of stage 1",), {"recompute": None}),
+    ("recompute both stages", ("recompute both stages",), {"recompute": None}),
+    ("don't recompute every layer", ("don't recompute every layer",), {"recompute": None}),
+    ("no recompute of stage 1", ("no recompute of stage 1",), {"recompute": None}),
+    ("recompute any layer", ("recompute any layer",), {"recompute": None}),
+    ("reduce gradients", ("reduce",), {"buckets": None, "reduce_stream": None}),
+    ("reduce weights in 1 MB buckets", ("reduce weights",), {"bucket_size": 1.0}),
+    ("never reduce gradients in 1 MB buckets", ("never reduce gradients in 1 MB buckets",), {"buckets": None}),
+    ("reduce gradients in 1 MB pieces", ("reduce", "in 1 MB", "pieces"), {"memory_limit": None, "bucket_size": None}),
+    ("gradient buckets on their own stream soon", ("soon",), {"reduce_stream": "reduce"}),
+    ("4 microbatches in flight, 1F1B", ("4 microbatches in flight",), {"microbatches": None}),
+    ("2 microbatches per device in 1F1B order", ("2 microbatches per device",), {"microbatches": None}),
+    ("the last 2 microbatches in 1F1B order", ("last 2 microbatches",), {"microbatches": None}),
+    ("GPipe on the other 2 devices", ("other 2 devices",), {"num_devices": None}),
+    (
+        "everything else on device 1, 4 microbatches in 1F1B order",
+        ("everything else on device 1",),
+        {"microbatches": 4, "family": "1f1b"},
+    ),
+    ("stage 1 on device 1 - 4 microbatches", ("stage 1 on device 1 -",), {"microbatches": 4, "bounds": {}}),
+    ("all on device 1, 3 layers per stage", ("device 1",), {"uniform_layers": 3, "layers_per_stage": None}),
     ("a model of 2 GB", ("2 GB",), {"memory_limit": None}),
     ("2 nodes", ("2 nodes",), {"num_devices": None}),
     ("GPipe on 2 GPUs with 4 chunks", ("4 chunks",), {"stages_per_device": 1, "num_devices": 2, "microbatches": None}),
@@ -197,6 +252,12 @@ def test_contradictions_name_both_phrases(sentence: str, names: tuple[str, ...])
         read_intent(sentence)
     for name in names:
         assert name.lower() in str(error.value).lower()
+
+
+def test_a_list_of_counts_begins_after_the_clause_before_it() -> None:
+    intent = read_intent("stage 1 on device 0, 4 or 8 microbatches")
+    assert intent.bounds["microbatches"].among == (4, 8)
+    assert intent.unused == ("stage 1 on device 0",)
 
 
 def test_known_words_are_not_reported() -> None:
