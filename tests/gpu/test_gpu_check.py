@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_dry_run_does_every_check_and_ends_with_one_json_line(repository: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "scripts/gpu_check.sh", str(tmp_path / "out"), "--dry"],
