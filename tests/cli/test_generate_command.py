@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from cli_helper import here
 
+from pibroch.agents.feedback import Feedback
+from pibroch.agents.intent import read_intent
+from pibroch.agents.schedule_writer import Phase, Written
+from pibroch.cli.generate import phase_rows
 from pibroch.runtime.directives import load_schedule
 
 Capture = pytest.CaptureFixture[str]
@@ -85,6 +89,14 @@ def test_folder_that_cannot_be_made(capsys: Capture, tmp_path: Path) -> None:
     said = here(capsys, "generate", "GPipe over 2 stages", "--model", "mlp-tiny", "-o", tmp_path / "taken" / "s.json")
     assert said.code == 1
     assert "taken" in said.err
+
+
+def test_feedback_as_json_tells_advice_from_what_binds() -> None:
+    found = [Feedback("BUBBLE", "unit-cost simulation", "slow", advice=True), Feedback("V7", "device 0", "full")]
+    written = Written(read_intent("1F1B"), (), None, False, [Phase(2, 2, [found, []])], "scripted")
+    bubble, memory = phase_rows(written)[0]["feedback"][0]
+    assert bubble == {"rule": "BUBBLE", "where": "unit-cost simulation", "message": "slow", "advice": True}
+    assert memory["advice"] is False
 
 
 def test_mailbox_round_trip(capsys: Capture, tmp_path: Path) -> None:

@@ -57,11 +57,11 @@ def fresh(*args: str | Path, cwd: Path, timeout: float = 240, **env: str) -> Sai
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def _shared(model: Any, loss: Any, batch: Any, *, name: str) -> Captured:
+def _shared(model: Any, loss: Any, batch: Any, *, name: str, **options: Any) -> Captured:
     if name not in WORKLOADS:
-        return _capture(model, loss, batch, name=name)
+        return _capture(model, loss, batch, name=name, **options)
     shapes = tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(batch).items())
-    key = (name, model.training, shapes, *{p.dtype for p in model.parameters()})
+    key = (name, model.training, shapes, *options.items(), *{p.dtype for p in model.parameters()})
     if key not in _captures:
-        _captures[key] = _capture(model, loss, batch, name=name)
+        _captures[key] = _capture(model, loss, batch, name=name, **options)
     return _captures[key]
