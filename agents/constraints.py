@@ -7,6 +7,7 @@ more microbatches in flight on any device.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pibroch.agents.candidates import cut_of
@@ -159,10 +160,11 @@ def _family(intent: Intent, plan: Plan, model: ModelSpec, unit: Simulation) -> l
         other = reference_plan(family, plan, model)
         if other is not None and compute_order(other) == compute_order(plan) and plan.microbatches > 1:
             rows.append(_intent(f"asked for anything but {family}, and this is {family}'s order"))
-    if not named:
-        return rows + _bubble(plan, model, unit)
-    reports = [_is_family(family, plan, model, unit) for family in named]
-    return rows + min(reports, key=len)
+    if named:
+        usual = min((_is_family(family, plan, model, unit) for family in named), key=len)
+    else:
+        usual = _bubble(plan, model, unit)
+    return rows + [replace(row, advice=bool(intent.unused)) for row in usual]
 
 
 def _is_family(family: str, plan: Plan, model: ModelSpec, unit: Simulation) -> list[Feedback]:

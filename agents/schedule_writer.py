@@ -128,6 +128,7 @@ class _Loop:
     say: Callable[[str], None]
     stale: int = 0
     prompt_hash: str = ""
+    kept: list[Feedback] = field(default_factory=list)
 
     def run(self) -> Written:
         first, second = Phase(1), Phase(2)
@@ -146,8 +147,8 @@ class _Loop:
                 told = [Feedback("PHASE", "placement_infeasible", str(error))]
         return Written(
             self.intent, self.intent.unused, schedule, schedule is not None, [first, second], self.lm.name,
-            [] if schedule is None else [f"written by {self.lm.name}"], not self.intent.unsupported, self.stale,
-            self.prompt_hash,
+            [] if schedule is None else [f"written by {self.lm.name}", *self._kept()],
+            not self.intent.unsupported, self.stale, self.prompt_hash,
         )  # fmt: skip
 
     def _placement(self, phase: Phase, told: list[Feedback], previous: str) -> tuple[Schedule | None, str]:
@@ -169,6 +170,7 @@ class _Loop:
         default = numbers(simulate(lower(placement, self.model), self.costs))
         given = {"placement": f"```json\n{text}\n```", "numbers": default}
         rows: list[Feedback] = []
+        advised: set[str] = set()
         previous = ""
         for _ in range(self.attempts):
             previous = self._ask(phase, previous, rows, placement, given)
@@ -185,6 +187,10 @@ class _Loop:
                 simulation, rows = judge_concurrency(
                     schedule, placement, self.intent, self.model, self.costs, self.limit
                 )
+                # Advice is given once. A writer who then keeps to it has read the sentence otherwise, and stands.
+                self.kept = [row for row in rows if row.advice and row.subject in advised]
+                rows = [row for row in rows if row not in self.kept]
+                advised |= {row.subject for row in rows if row.advice}
                 if rows and simulation is not None:
                     rows = [*rows, Feedback("NUMBERS", "your schedule in the simulator", numbers(simulation))]
                 if not rows and self.judge is not None:
@@ -193,6 +199,11 @@ class _Loop:
             if schedule is not None and not rows:
                 return schedule
         return None
+
+    def _kept(self) -> list[str]:
+        """What the accepted schedule does against advice, one line for each subject."""
+        first = {row.subject: row for row in reversed(self.kept)}
+        return [f"kept against advice: [{row.rule}] {row.message}" for row in reversed(first.values())]
 
     def _device_findings(self, schedule: Schedule) -> list[Feedback]:
         if self.devices is None:

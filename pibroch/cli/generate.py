@@ -109,7 +109,8 @@ def phase_rows(written: Written) -> list[dict[str, Any]]:
             "attempts": p.attempts,
             "passed": p.passed,
             "feedback": [
-                [{"rule": f.rule, "where": f.where, "message": f.message} for f in rows] for rows in p.feedback
+                [{"rule": f.rule, "where": f.where, "message": f.message, "advice": f.advice} for f in rows]
+                for rows in p.feedback
             ],
         }
         for p in written.phases

@@ -257,6 +257,91 @@ def test_a_recorded_candidate_is_judged_again(tmp_path: Path) -> None:
     assert (again.verified, again.schedule) == (False, None)
 
 
+ALL_BY_ONE = rows("0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3")  # device 0 finishes a microbatch before it begins the next
+UNCOVERED = f"{SENTENCE}, strictly sequential"
+
+
+def advice(feedback: list[Feedback]) -> list[str]:
+    return [row.rule for row in feedback if row.advice]
+
+
+def test_advice_is_given_once_and_then_the_schedule_stands() -> None:
+    answer = block(placement() + ALL_BY_ONE)
+    lm = ScriptedModel([block(placement()), answer, answer])
+    written = write_schedule(UNCOVERED, MODEL, lm=lm)
+    assert written.verified
+    assert written.unused_words == ("strictly sequential",)
+    assert written.schedule is not None
+    assert written.schedule.to_json()["directives"] == placement() + ALL_BY_ONE
+    first, second = written.phases[1].feedback
+    assert (advice(first), second) == (["BUBBLE"], [])
+    assert [row.rule for row in first] == ["BUBBLE", "NUMBERS"]
+    assert "(advice: where the sentence asks for just this, send it again)" in lm.prompt(2)
+    kept = [line for line in written.why if line.startswith("kept against advice: [BUBBLE] the step takes 24 units")]
+    assert len(kept) == 1
+
+
+def test_without_uncovered_words_nothing_is_advice() -> None:
+    lm = ScriptedModel([block(placement()), *[block(placement() + ALL_BY_ONE)] * 3])
+    written = write_schedule(SENTENCE, MODEL, lm=lm, attempts=3)
+    assert (written.verified, written.schedule) == (False, None)
+    assert [[row.rule for row in found] for found in written.phases[1].feedback] == [["BUBBLE", "NUMBERS"]] * 3
+    assert not any(advice(found) for found in written.phases[1].feedback)
+    assert "(advice" not in lm.prompt(3)
+    assert written.why == []
+
+
+def test_advice_followed_leaves_no_trace_in_the_reasons() -> None:
+    lm = ScriptedModel([block(placement()), block(placement() + ALL_BY_ONE), block(placement() + ONE_F_ONE_B)])
+    written = write_schedule(UNCOVERED, MODEL, lm=lm)
+    assert written.verified
+    assert written.why == ["written by scripted"]
+
+
+def test_each_subject_of_advice_is_told_once() -> None:
+    # GPipe's order holds 4 microbatches where 1F1B holds 2; one by one takes longer: another subject.
+    lm = ScriptedModel([block(placement()), block(placement() + GPIPE), *[block(placement() + ALL_BY_ONE)] * 2])
+    written = write_schedule(UNCOVERED, MODEL, lm=lm)
+    assert written.verified
+    assert [advice(found) for found in written.phases[1].feedback] == [["INFLIGHT"], ["BUBBLE"], []]
+
+
+def test_what_the_sentence_says_binds_beside_advice() -> None:
+    text = f"{UNCOVERED}, not GPipe"
+    lm = ScriptedModel([block(placement()), *[block(placement() + GPIPE)] * 3])
+    written = write_schedule(text, MODEL, lm=lm, attempts=3)
+    assert not written.verified
+    binding = [[row.rule for row in found if not row.advice] for found in written.phases[1].feedback]
+    assert binding == [["INTENT", "NUMBERS"]] * 3
+    assert [advice(found) for found in written.phases[1].feedback] == [["INFLIGHT"], [], []]
+
+
+def test_proof_and_memory_are_never_advice() -> None:
+    deadlock = block(placement() + rows("0B0 0F0"))
+    lm = ScriptedModel([block(placement()), *[deadlock] * 2])
+    written = write_schedule(UNCOVERED, MODEL, lm=lm, attempts=2)
+    assert not written.verified
+    lm = ScriptedModel([block(placement()), *[block(placement() + ONE_F_ONE_B)] * 2])
+    written = write_schedule(f"{UNCOVERED}, fit in 5 MB", MODEL, lm=lm, attempts=2)
+    assert not written.verified
+    assert not any(row.advice for found in written.phases[1].feedback for row in found)
+
+
+def test_order_of_a_family_and_its_whole_backwards_are_advice() -> None:
+    # Each device has its finding about GPipe's order; the subject is one.
+    lm = ScriptedModel([block(placement()), *[block(placement() + ONE_F_ONE_B)] * 2])
+    written = write_schedule("GPipe over 2 stages, 4 microbatches, early release", MODEL, lm=lm)
+    assert written.verified
+    assert set(advice(written.phases[1].feedback[0])) == {"INTENT"}
+    assert sum(line.startswith("kept against advice") for line in written.why) == 1
+    split = rows("0F0 0F1 0BI0 0BW0 0F2 0BI1 0BW1 0F3 0BI2 0BW2 0BI3 0BW3",
+                 "1F0 1BI0 1BW0 1F1 1BI1 1BW1 1F2 1BI2 1BW2 1F3 1BI3 1BW3")  # fmt: skip
+    lm = ScriptedModel([block(placement()), *[block(placement() + split)] * 2])
+    written = write_schedule(f"{SENTENCE}, weight gradients late", MODEL, lm=lm)
+    assert written.verified
+    assert any("keeps backwards whole" in line for line in written.why)
+
+
 def test_what_cannot_be_followed_is_said() -> None:
     written = write_schedule("ZeRO-1 and 1F1B over 2 stages, 4 microbatches", MODEL)
     assert written.verified
