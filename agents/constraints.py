@@ -153,6 +153,34 @@ def default_family(plan: Plan) -> str:
     return "interleaved" if degrees(plan)["stages_per_device"] > 1 else "1f1b"
 
 
+def limits(intent: Intent, plan: Plan, model: ModelSpec) -> str:
+    """The numbers that phase 2's order is held to on this placement, for a prompt."""
+    named: list[str] = [intent.family] if intent.family else list(intent.families)
+    lines = [] if named else ["- No family is named: only the step time is limited, not the microbatches in flight."]
+    if len(named) > 1:
+        lines.append("- Several families are named: keep to one of them.")
+    bounded = False
+    for family in named or [default_family(plan)]:
+        reference = reference_plan(family, plan, model)
+        if reference is None:
+            lines.append(f"- {family} cannot be built on this placement" + ("" if named else ": no limit is set") + ".")
+            continue
+        bounded = True
+        own = simulate(reference, UnitCosts())
+        held = f"; in flight per device, from device 0: at most {own.peak_inflight}" if named else ""
+        lines.append(f"- {family} here: step time at most {own.makespan:g} units{held}.")
+    if bounded:
+        lines.append(
+            "- A unit: F = BI = BW = 1, B = 2, recomputing 1 more, no communication. In flight counts (stage, "
+            "microbatch) pairs from the start of F to the end of B, or of BW where the backward is split."
+        )
+    if intent.unused:
+        lines.append(
+            "- All this is advice here: where words that no check covers ask for something else, the sentence wins."
+        )
+    return "\n".join(lines)
+
+
 def _family(intent: Intent, plan: Plan, model: ModelSpec, unit: Simulation) -> list[Feedback]:
     rows: list[Feedback] = []
     named = [intent.family] if intent.family else list(intent.families)

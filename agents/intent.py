@@ -32,6 +32,7 @@ from pibroch.runtime.errors import InputError
 
 Family = Literal["gpipe", "1f1b", "interleaved", "zb-h1"]
 _BLANK = "\x00"
+_SEPARATOR = re.compile(r"(?<!\d)[,.:]|[,.:](?!\d)|[;()!?\[\]\"]")
 
 
 class Bound(BaseModel):
@@ -58,11 +59,13 @@ class Bound(BaseModel):
 
 
 class Unsupported(BaseModel):
-    """A phrase that changes what is asked for, and why it is not followed."""
+    """A phrase that changes what is asked for, and why it is not followed. `known`: it names a feature that no schedule
+    here has; otherwise it was not understood."""
 
     model_config = ConfigDict(frozen=True)
     phrase: str
     reason: str
+    known: bool = False
 
 
 class Intent(BaseModel):
@@ -71,6 +74,7 @@ class Intent(BaseModel):
     `stages` counts `PP` indices, `pipeline` the devices of one pipeline (stages = pipeline x stages_per_device),
     `num_devices` all devices (pipeline x replicas). `microbatches` is per replica. `memory_limit` is bytes per device,
     `bucket_size` MB (10^6 bytes). `cut[i]` is the first layer of stage i + 1. `used` maps each phrase to what it set.
+    `open_clauses` are the clauses of the sentence, whole, with words of `unused` that name no known feature.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,6 +105,7 @@ class Intent(BaseModel):
     model_layers: int | None = None
     used: dict[str, str] = {}
     unused: tuple[str, ...] = ()
+    open_clauses: tuple[str, ...] = ()
     unsupported: tuple[Unsupported, ...] = ()
 
     @property
@@ -137,7 +142,8 @@ class _Reader:
         self.values = Values()
         self.found: list[_Found] = []
         self.unsupported: list[Unsupported] = []
-        self.refused: list[tuple[int, str]] = []
+        self.refused: list[tuple[int, int]] = []
+        self.open: list[tuple[int, int]] = []
         self.used: dict[str, str] = {}
         for word in known:
             for m in list(re.finditer(rf"(?<![\w-]){re.escape(normalize(word))}(?![\w-])", self.left)):
@@ -173,8 +179,9 @@ class _Reader:
             self._negate(i, item, before)
             if item.phrase is None:
                 if not item.negated:  # "no ZeRO" asks for what every schedule of ours does
-                    self.unsupported.append(Unsupported(phrase=self.original(item.start, item.end), reason=item.reason))
-                    self.refused.append((item.start, self.original(item.start, item.end)))
+                    phrase = self.original(item.start, item.end)
+                    self.unsupported.append(Unsupported(phrase=phrase, reason=item.reason, known=True))
+                    self.refused.append((item.start, item.end))
                 else:
                     self.used[self.original(item.neg_start, item.end)] = "not used by any schedule here"
             elif item.negated and not item.phrase.negatable:
@@ -235,9 +242,9 @@ class _Reader:
         return False
 
     def refuse(self, start: int, end: int, reason: str) -> None:
-        phrase = self.original(start, end)
-        self.unsupported.append(Unsupported(phrase=phrase, reason=reason))
-        self.refused.append((start, phrase))
+        self.unsupported.append(Unsupported(phrase=self.original(start, end), reason=reason))
+        self.refused.append((start, end))
+        self.open.append((start, end))
         self.take(start, end)
 
     def leftovers(self) -> list[str]:
@@ -253,17 +260,31 @@ class _Reader:
                 continue
             start, end = run.start() + words[0].start(), run.start() + words[-1].end()
             phrase = self.original(start, end)
-            rows.append((start, phrase))
+            rows.append((start, end))
+            self.open.append((start, end))
             turning = [w[0] for w in words if w[0].strip("'-") in TURNS]
             if turning:
                 self.unsupported.append(
                     Unsupported(phrase=phrase, reason=f"{turning[0]!r} may turn the meaning and was not understood")
                 )
-        return [phrase for _, phrase in sorted(rows)]
+        return [self.original(*span) for span in sorted(rows)]
+
+    def clauses(self) -> list[str]:
+        """The clauses, from separator to separator, that hold a span of `open`."""
+        marks = [m.span() for m in _SEPARATOR.finditer(self.low)]
+        spans = {
+            (
+                max((stop for _, stop in marks if stop <= start), default=0),
+                min((begin for begin, _ in marks if begin >= end), default=len(self.low)),
+            )
+            for start, end in self.open
+        }
+        return [self.original(*span) for span in sorted(spans)]
 
     def intent(self) -> Intent:
         unused = self.leftovers()
         fields: dict[str, Any] = settle(self.values)
         return Intent(
-            text=self.text, used=self.used, unused=tuple(unused), unsupported=tuple(self.unsupported), **fields
-        )
+            text=self.text, used=self.used, unused=tuple(unused), open_clauses=tuple(self.clauses()),
+            unsupported=tuple(self.unsupported), **fields,
+        )  # fmt: skip

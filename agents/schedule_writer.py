@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from pibroch.agents.candidate_reply import Infeasible, read_reply, shown
 from pibroch.agents.candidates import check_model
+from pibroch.agents.constraints import limits
 from pibroch.agents.feedback import Feedback, as_text
 from pibroch.agents.intent import Intent, read_intent
 from pibroch.agents.lm.base import LanguageModel, Request, digest, finish
 from pibroch.agents.model_facts import facts
 from pibroch.agents.phases import erase_phase2, judge_concurrency, judge_placement, numbers
 from pibroch.agents.planner import default_costs, plan_schedule
+from pibroch.agents.reading import reading, stages
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
@@ -167,8 +169,13 @@ class _Loop:
     def _concurrency(self, phase: Phase, placement: Schedule, *, final: bool) -> Schedule | None:
         lines = ",\n".join("  " + json.dumps(row) for row in placement.to_json()["directives"])
         text = f"[\n{lines}\n]"
-        default = numbers(simulate(lower(placement, self.model), self.costs))
-        given = {"placement": f"```json\n{text}\n```", "numbers": default}
+        plan = lower(placement, self.model)
+        given = {
+            "placement": f"```json\n{text}\n```",
+            "stages": stages(plan, self.model),
+            "limits": limits(self.intent, plan, self.model),
+            "numbers": numbers(simulate(plan, self.costs)),
+        }
         rows: list[Feedback] = []
         advised: set[str] = set()
         previous = ""
@@ -250,44 +257,3 @@ class _Loop:
     def _semantic_key(self) -> str:
         # Of the task, not of its wording: a reworded prompt or a measured byte count leaves recordings findable.
         return digest([self.intent.text, self.model.name, len(self.model.layers), self.limit, self.devices])
-
-
-_NAMES = {
-    "pipeline": "pipeline devices", "num_devices": "devices in all", "microbatches": "microbatches per replica",
-    "total_microbatches": "microbatches over all replicas", "buckets": "gradient buckets (bucket_size)",
-    "bucket_size": "bucket size in MB", "reduce_stream": "reductions run on", "stream": "transfers run on",
-    "families": "family, one of", "cut": "stage i + 1 starts at layer", "even": "equal stages",
-    "uniform_layers": "layers in every stage",
-}  # fmt: skip
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def reading(intent: Intent, limit: int | None, devices: int | None) -> str:
-    """What the mechanical checks hold a writer to, and which words they could not use."""
-    skipped = {"text", "used", "unused", "unsupported", "bounds", "ratios", "excluded", "memory_limit", "model_layers"}
-    lines = [
-        f"- {_NAMES.get(name, name.replace('_', ' '))}: {_plain(value)}"
-        for name, value in intent.model_dump(exclude_defaults=True).items()
-        if name not in skipped
-    ]
-    lines += [f"- {_NAMES.get(name, name.replace('_', ' '))}: {bound}" for name, bound in intent.bounds.items()]
-    lines += [
-        f"- {what}: {up}/{down} times the number of {base.replace('pipeline', 'pipeline devices')}"
-        for what, up, down, base in intent.ratios
-    ]
-    lines += [f"- not {family}" for family in intent.excluded]
-    if limit is not None:
-        lines.append(f"- memory bound: {limit} bytes per device")
-    if devices is not None:
-        lines.append(f"- devices available: {devices}")
-    if not lines:
-        lines.append("- nothing in it is checked; do what it says as far as directives can")
-    if intent.unused:
-        lines.append(f"- words that no check covers: {'; '.join(intent.unused)}. Follow them where directives can")
-    lines += [f"- cannot be followed: {u.phrase} ({u.reason}); do the rest" for u in intent.unsupported]
-    return "\n".join(lines)

@@ -36,6 +36,8 @@ class WriteConcurrency(dspy.Signature):  # type: ignore[misc]
     reading: str = dspy.InputField(desc="How the sentence was read")
     model: str = dspy.InputField(desc="The model")
     placement: str = dspy.InputField(desc="Phase 1's directives (settled)")
+    stages: str = dspy.InputField(desc="The stages of this placement")
+    limits: str = dspy.InputField(desc="What the order is measured by on this placement")
     numbers: str = dspy.InputField(desc="Simulator, with the default order (all forwards, then all backwards)")
     previous: str = dspy.InputField(desc="Your previous reply")
     feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")

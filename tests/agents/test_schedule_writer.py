@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from scripted_lm import ScriptedModel, block
 
+from pibroch.agents.constraints import limits
 from pibroch.agents.feedback import Feedback
+from pibroch.agents.intent import read_intent
 from pibroch.agents.lm.base import LMError, Paused
 from pibroch.agents.lm.replay import Recorder, ReplayMiss, ReplayModel
 from pibroch.agents.phases import erase_phase2
@@ -18,6 +20,7 @@ from pibroch.agents.schedule_writer import write_schedule
 from pibroch.agents.writer_module import prompt
 from pibroch.runtime.directives import schedule_from
 from pibroch.runtime.families import build
+from pibroch.runtime.lower import lower
 from pibroch.runtime.model import uniform_model
 
 MODEL = uniform_model(4, hidden_bytes=64, param_bytes=1_000_000, saved_bytes=1000)
@@ -348,3 +351,25 @@ def test_what_cannot_be_followed_is_said() -> None:
     assert not written.matches
     assert written.unused_words == ("ZeRO-1",)
     assert any("ZeRO-1" in line for line in written.why)
+
+
+def test_phase_2_is_told_its_stages_and_limits() -> None:
+    lm = ScriptedModel([block(placement()), block(placement() + ONE_F_ONE_B)])
+    write_schedule(SENTENCE, MODEL, lm=lm)
+    first, second = lm.prompt(0), lm.prompt(1)
+    # 4 microbatches of F + B = 3 units, and the other stage's F and B before and after them: 15.
+    assert "1f1b here: step time at most 15 units; in flight per device, from device 0: at most [2, 1]" in second
+    assert "is advice here" not in second
+    assert "stage 1 on device 1: layers 2 to 3, trainable parameters 2 MB" in second
+    assert "memory bound: no bound is set" in first
+    assert "memory bound: no bound is set" in second
+
+
+def test_limits_without_a_family_and_with_one_that_cannot_be_built() -> None:
+    plan = lower(schedule_from(placement(devices=(0, 1, 0))), MODEL)
+    assert limits(read_intent("3 stages, oddly"), plan, MODEL).splitlines() == [
+        "- No family is named: only the step time is limited, not the microbatches in flight.",
+        "- interleaved cannot be built on this placement: no limit is set.",
+        "- All this is advice here: where words that no check covers ask for something else, the sentence wins.",
+    ]
+    assert limits(read_intent("1F1B"), plan, MODEL) == "- 1f1b cannot be built on this placement."
