@@ -1,14 +1,15 @@
 """The shipped workloads, and the way to a user's own.
 
-| name          | what it is                                                                                    |
-|---------------|-----------------------------------------------------------------------------------------------|
+| name          | what it is                                                                                     |
+|---------------|------------------------------------------------------------------------------------------------|
 | `gpt-tiny`    | byte-level GPT, 4 blocks, width 64, length 64; trains on real text in tens of ms a step        |
-| `gpt-dropout` | the same with dropout 0.1                                                                     |
-| `gpt-tied`    | the same with one weight for embedding and head                                               |
-| `gpt-masked`  | the same with uneven label counts: the loss returns (sum, count)                              |
+| `gpt-dropout` | `gpt-tiny` with dropout 0.1                                                                    |
+| `gpt-tied`    | the same with one weight for embedding and head                                                |
+| `gpt-masked`  | the same with uneven label counts: the loss returns (sum, count)                               |
+| `gpt-small`   | byte-level GPT, 6 blocks, width 128, length 128: enough work to pay for a pipeline; the demo's |
 | `gpt-bench`   | GPT, 8 blocks, width 256, length 256, vocabulary 1024, one sample per microbatch; for timing   |
-| `mlp-tiny`    | 8 equal layers of width 16: quick checks up to 8 stages                                       |
-| `mlp-deep`    | 16 equal layers of width 16: quick checks up to 16 stages                                     |
+| `mlp-tiny`    | 8 equal layers of width 16: quick checks up to 8 stages                                        |
+| `mlp-deep`    | 16 equal layers of width 16: quick checks up to 16 stages                                      |
 
 All of them run in float32 and in float64.
 """
@@ -79,6 +80,19 @@ def _gpt_tiny(name: str, **options: Any) -> Workload:
     )
 
 
+def _gpt_small() -> Workload:
+    length = 128
+    return Workload(
+        name="gpt-small",
+        model=partial(GPT, vocabulary=VOCABULARY, width=128, heads=4, blocks=6, length=length),
+        loss=mean_loss,
+        optimizer=partial(adamw, lr=1e-3),
+        batch=partial(text_batch, length=length),
+        microbatch=2,
+        tokens=length,
+    )
+
+
 def _gpt_bench() -> Workload:
     vocabulary, length = 1024, 256
     return Workload(
@@ -108,6 +122,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gpt-dropout": partial(_gpt_tiny, "gpt-dropout", dropout=0.1),
     "gpt-tied": partial(_gpt_tiny, "gpt-tied", tied=True),
     "gpt-masked": partial(_gpt_tiny, "gpt-masked"),
+    "gpt-small": _gpt_small,
     "gpt-bench": _gpt_bench,
     "mlp-tiny": partial(_mlp, "mlp-tiny", 8),
     "mlp-deep": partial(_mlp, "mlp-deep", 16),

@@ -16,7 +16,7 @@ INTENT = "1F1B over 2 stages, 8 microbatches"
 
 def command(
     sentence: Annotated[str, typer.Argument(help="What you want, in your words.")] = INTENT,
-    model: Model = "gpt-tiny",
+    model: Model = "gpt-small",
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder for schedule and view.")] = Path("runs/demo"),
     steps: Annotated[int, typer.Option("--steps", min=2, help="Training steps.")] = 60,
     pairs: Annotated[int, typer.Option("--pairs", min=3, help="Pairs of timed steps in each comparison.")] = 10,
