@@ -27,10 +27,8 @@ CONVERSATIONS = Path(__file__).parent / "conversations"
 
 def rows(plan: Plan) -> list[list[str]]:
     """The compute order of each device, without parts and updates."""
-    return [
-        [f"{t.stage}{t.op}{t.mb}" for t in map(plan.tasks.__getitem__, plan.streams[d]["compute"]) if not t.part and t.mb >= 0]
-        for d in range(plan.devices)
-    ]  # fmt: skip
+    tasks = [[plan.tasks[i] for i in plan.streams[d]["compute"]] for d in range(plan.devices)]
+    return [[f"{t.stage}{t.op}{t.mb}" for t in row if not t.part and t.mb >= 0] for row in tasks]
 
 
 def layers(plan: Plan) -> list[int]:
@@ -38,10 +36,11 @@ def layers(plan: Plan) -> list[int]:
 
 
 def one_f_one_b(plan: Plan) -> bool:
-    first, second = ([name[1:] for name in row] for row in rows(plan)[:2])
+    """On two devices: the first is one forward ahead of the second, which alternates."""
     m = plan.microbatches
-    steady = [x for i in range(m - 1) for x in (f"B{i}", f"F{i + 2}") if i + 2 < m or x[0] == "B"]
-    return second == [x for i in range(m) for x in (f"F{i}", f"B{i}")] and first[:2] + steady == first[: 2 + len(steady)]
+    alternating = [f"{op}{i}" for i in range(m) for op in "FB"]
+    ahead = ["F0", *(f"{op}{i + (op == 'F')}" for i in range(m - 1) for op in "FB"), f"B{m - 1}"]
+    return [[name[1:] for name in row] for row in rows(plan)[:2]] == [ahead, alternating]
 
 
 def backwards_reversed(plan: Plan) -> bool:
