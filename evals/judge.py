@@ -22,7 +22,7 @@ import copy
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,14 +140,13 @@ def _judge(trainer: Trainer, batches: Sequence[Any], *, peak: bool) -> Verdict:
 
 def reference_for(trainer: Trainer) -> Reference:
     """The reference that fits the trainer's dtype. Raises `InputError` where a random model runs in float64."""
+    workload = trainer.workload if trainer.update else replace(trainer.workload, clip_norm=None)  # clips in the update
     if trainer.dtype == torch.float64:
         if trainer.captured.spec.random:
-            raise InputError(f"{trainer.workload.name} draws random numbers per microbatch: judge it in float32")
-        return Unsplit(trainer.workload, seed=trainer.seed)
+            raise InputError(f"{workload.name} draws random numbers per microbatch: judge it in float32")
+        return Unsplit(workload, seed=trainer.seed)
     device = trainer.pool.device
-    return Replay(
-        trainer.workload, trainer.captured, trainer.plan, seed=trainer.seed, dtype=trainer.dtype, device=device
-    )
+    return Replay(workload, trainer.captured, trainer.plan, seed=trainer.seed, dtype=trainer.dtype, device=device)
 
 
 @contextlib.contextmanager
