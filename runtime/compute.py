@@ -43,22 +43,26 @@ class Compute:
         self._outputs = {key: _by_peer(c.outputs) for key, c in program.chunks.items()}
         self._buffers: dict[int, Any] = {}
         self._losses: list[tuple[torch.Tensor, float]] = []
-        self._batch: list[dict[str, torch.Tensor]] = []
+        self._batch: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
         self._step, self._total, self._forward_only = 0, 1.0, False
 
-    def begin(self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, forward_only: bool) -> None:
-        """Cut this replica's batch into microbatches."""
+    def begin(
+        self, batches: Mapping[int, Mapping[str, torch.Tensor]], *, step: int, total: float | None, forward_only: bool
+    ) -> None:
+        """Cut the batches of this device's replicas into microbatches."""
         m = self.program.microbatches
-        pieces = {name: leaf.tensor_split(m) for name, leaf in batch.items()}
-        self._batch = [{name: pieces[name][mb] for name in pieces} for mb in range(m)]
+        self._batch = {}
+        for replica, batch in batches.items():
+            pieces = {name: leaf.tensor_split(m) for name, leaf in batch.items()}
+            self._batch.update({(replica, mb): {name: pieces[name][mb] for name in pieces} for mb in range(m)})
         self._step, self._forward_only = step, forward_only
         self._total = total if total is not None else 1.0
         self._losses = []
         self._buffers = {}
 
     def finish(self) -> float:
-        """This device's part of the step's loss, in microbatch order."""
-        self._batch = []
+        """This device's part of the step's loss, added up in the order of its forwards."""
+        self._batch = {}
         self._buffers = {}
         return sum(float(loss) * weight for loss, weight in self._losses)
 
@@ -133,6 +137,8 @@ class Compute:
                     seeds.append(seed)
             if edges:
                 torch.autograd.backward(edges, seeds)
+        if task.op == "B" and kept.queue is not None:  # of this chunk's backwards only some are split
+            kept.queue.run(self.store.params)
         writes = self._transient(task.writes)
         if spec.recompute:
             writes = writes[1:]
@@ -168,7 +174,7 @@ class Compute:
             buffers = {**buffers, **{name: buffers[name].clone() for name in module.mutated}}
         with torch.set_grad_enabled(grad):
             outputs = module(
-                self.store.params, buffers, self._batch[task.mb], leaves,
+                self.store.params, buffers, self._batch[task.replica, task.mb], leaves,
                 seed=(self._step, mb), queue=queue,
             )  # fmt: skip
         edges = {v: get_gradient_edge(t) for v, t in outputs.items() if t.requires_grad} if grad else {}

@@ -8,22 +8,38 @@ stay real, so this tests plan and executor, not the cost model. Results made thi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pibroch.runtime.plan import Task
+from pibroch.runtime.plan import Plan, Task
+
+if TYPE_CHECKING:
+    from pibroch.runtime.costs import Costs
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """Seconds per task id of one device, and (latency, link) per send; absent tasks take what they take."""
+    """Of one device: seconds per compute task or reduction, and (latency, link) per send, by task id. Absent tasks
+    take what they take."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     transfers: dict[int, tuple[float, float]] = field(default_factory=dict)
 
-    def compute(self, task: Task) -> float:
-        return self.seconds.get(task.id, 0.0)
-
-    def collective(self, task: Task) -> float:
+    def task(self, task: Task) -> float:
         return self.seconds.get(task.id, 0.0)
 
     def transfer(self, task: Task) -> tuple[float, float]:
         return self.transfers.get(task.id, (0.0, 0.0))
+
+
+def task_times(costs: Costs, plan: Plan, device: int) -> TaskTimes:
+    """What the tasks of one device take."""
+    seconds: dict[int, float] = {}
+    transfers: dict[int, tuple[float, float]] = {}
+    for task in plan.of(device):
+        if task.op == "SEND":
+            transfers[task.id] = costs.transfer(plan, task)
+        elif task.op == "REDUCE":
+            seconds[task.id] = costs.collective(plan, task)
+        elif task.op != "RECV":
+            seconds[task.id] = costs.compute(plan, task)
+    return TaskTimes(seconds, transfers)

@@ -33,12 +33,13 @@ JOIN = 0.1  # seconds between looks at whether another stream has failed
 class Pace(Protocol):
     """How long tasks must take at least, for emulation, in seconds."""
 
-    def compute(self, task: Task) -> float: ...
+    def task(self, task: Task) -> float:
+        """Of a compute task or a reduction."""
+        ...
+
     def transfer(self, task: Task) -> tuple[float, float]:
         """Latency, and how long the sending device's link is taken."""
         ...
-
-    def collective(self, task: Task) -> float: ...
 
 
 @dataclass(slots=True)
@@ -70,17 +71,17 @@ class Executor:
             self._streams = {name: torch.cuda.Stream(comm.device) for name in names}  # type: ignore[no-untyped-call]
 
     def run(
-        self, batch: Mapping[str, torch.Tensor], *, step: int, total: float | None, deadline: float,
+        self, batches: Mapping[int, Mapping[str, torch.Tensor]], *, step: int, total: float | None, deadline: float,
         forward_only: bool = False, counter: Any = None, timed: bool = False,
     ) -> StepReport:  # fmt: skip
-        """One step over this replica's batch (leaves with samples along dimension 0).
+        """One step over the batches of this device's replicas (leaves with samples along dimension 0).
 
         `total` is the token count of the whole batch for a (sum, count) loss. The report's loss is this device's part:
         the sum over devices is the loss of the step. Events are noted in a `timed` step, and on the CPU always.
         """
         progress = Progress(deadline=deadline, device=self.comm.device)
         report = StepReport()
-        self.compute.begin(batch, step=step, total=total, forward_only=forward_only)
+        self.compute.begin(batches, step=step, total=total, forward_only=forward_only)
         if not forward_only:
             self.store.zero_gradients()
         clock = Clock(device=self.comm.device, timed=timed)
@@ -147,7 +148,7 @@ class Executor:
             start = self._stamp()
             self.compute.run(task)
             if self.pace is not None:
-                _rest(start, self.pace.compute(task))
+                _rest(start, self.pace.task(task))
             report.events.append((i, start, self._stamp()))
             progress.end(i)
 
@@ -201,7 +202,7 @@ class Executor:
             start = self._stamp()
             self._reduce(task)
             if self.pace is not None:
-                _rest(time.monotonic(), self.pace.collective(task))
+                _rest(time.monotonic(), self.pace.task(task))
             report.events.append((i, start, self._stamp()))
             progress.end(i)
 

@@ -21,12 +21,12 @@ from typing import Any, Self
 
 import torch
 
-from pibroch.runtime.batches import cast, microbatch_size, piece
+from pibroch.runtime.batches import cast, microbatch_size, piece, samples
 from pibroch.runtime.capture import capture
 from pibroch.runtime.captured import Captured, flatten_batch
 from pibroch.runtime.costs import Costs, ProfileCosts
-from pibroch.runtime.directives import Schedule
-from pibroch.runtime.emulate import TaskTimes
+from pibroch.runtime.directives import Cut, Schedule
+from pibroch.runtime.emulate import task_times
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.executor import StepReport
 from pibroch.runtime.launcher import Launcher, make_launcher
@@ -82,7 +82,6 @@ class Trainer:
         self._model: torch.nn.Module | None = None
         self._captures: dict[tuple[str, Any], Captured] = {}
         self._initial: dict[str, torch.Tensor] = {}
-        self._shape: Any = None
         self._step = 0
         self._evaluates = False
         self._last: Batch = None
@@ -111,7 +110,7 @@ class Trainer:
             lone = lower(self.schedule, self._capture("train", sample).spec, update=self.update)
             sample = piece(batch, 0, microbatch_size(batch, lone))
         self.captured = self._capture("train", sample)
-        plan = self._lower(self.schedule)
+        plan = self._lower(self.schedule, self.captured)
         launcher, address, ranks, deadline, device, port = self._options
         made = make_launcher(launcher, address=address, gpus=device != "cpu" and torch.cuda.is_available())
         self._pool = Pool(made, ranks or plan.devices, deadline=deadline, device=device, port=port)
@@ -125,7 +124,7 @@ class Trainer:
     def load(self, schedule: Schedule) -> None:
         """Another schedule for the same model, on the same workers, with the present weights."""
         self.prepare()
-        plan = self._lower(schedule)
+        plan = self._lower(schedule, self.captured)
         self.schedule = schedule
         self._install(plan, fresh=False)
 
@@ -146,16 +145,19 @@ class Trainer:
     def evaluate(self, batch: Batch) -> float:
         """The loss of a batch in evaluation mode (no dropout, no update)."""
         self.prepare(batch)
+        self._check_shape(batch)
         if not self._evaluates:
             assert self._model is not None
+            modes = {module: module.training for module in self._model.modules()}
             self._model.eval()
             try:
                 captured = self._capture("eval", self._piece(batch))
             finally:
-                self._model.train()
+                for module, training in modes.items():
+                    module.training = training
             self._send_model("eval", captured)
             self._evaluates = True
-            plan = lower(self.schedule, captured.spec, update=False)
+            plan = lower(self._with_bounds(), captured.spec, update=False)
             none: dict[str, Any] = {}
             self.pool.ensure_groups(plan)
             self.pool.call("load", [
@@ -254,18 +256,24 @@ class Trainer:
                 self._model, self.workload.loss, sample, name=self.workload.name,
                 clip=self.workload.clip_norm is not None,
             )  # fmt: skip
-        if slot == "train":
-            self._shape = key[1]
         return self._captures[key]
 
-    def _lower(self, schedule: Schedule) -> Plan:
-        plan = lower(schedule, self.captured.spec, update=self.update)
+    def _with_bounds(self) -> Schedule:
+        """The schedule with the present stage boundaries: another capture's costs might balance to others."""
+        at = [c.start for c in self.plan.chunks if c.part == 0][1:]
+        free = not any(isinstance(d, Cut) for d in self.schedule.directives) and not self.captured.spec.fixed_stages
+        if not (at and free):
+            return self.schedule
+        return Schedule(directives=[*self.schedule.directives, Cut(at=at)])
+
+    def _lower(self, schedule: Schedule, captured: Captured) -> Plan:
+        plan = lower(schedule, captured.spec, update=self.update)
         if self._pool is not None and plan.devices > self._pool.ranks:
             raise InputError(
                 f"the schedule needs {plan.devices} devices and the pool has {self._pool.ranks}: "
                 f"start with ranks={plan.devices}"
             )
-        violations = verify(plan, model=self.captured.spec)
+        violations = verify(plan, model=captured.spec)
         if violations:
             first = violations[0]
             more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
@@ -276,7 +284,7 @@ class Trainer:
         self.pool.call("model", [(slot, captured)] * self.pool.ranks)
 
     def _install(self, plan: Plan, *, fresh: bool) -> None:
-        """Give every rank its program, with the parameters that it lacks; with `fresh`, the initial values."""
+        """Give every rank its program, with the parameters and buffers that it lacks; with `fresh`, initial values."""
         pool = self.pool
         pool.ensure_groups(plan)
         programs = programs_of(plan, pool.ranks, ordered=pool.ordered, clip_norm=self.workload.clip_norm)
@@ -285,51 +293,40 @@ class Trainer:
         state: dict[str, Any] = {}
         if fresh:
             self._step = 0
-            missing = wanted
+            missing, stale = wanted, [self._buffer_names()] * pool.ranks
         else:
-            held = [set(names) for names in pool.call("names")]
-            missing = [[n for n in names if n not in have] for names, have in zip(wanted, held, strict=True)]
-            if any(missing):
+            held = pool.call("names")
+            missing = [[n for n in names if n not in have] for names, (have, _) in zip(wanted, held, strict=True)]
+            changing = sorted({n for _, names in held for n in names})
+            stale = [[n for n in changing if n not in names] for _, names in held]
+            if any(missing) or any(stale):
                 values, state = self._present(sorted({n for names in missing for n in names}))
-        buffers = {n: t for n, t in self._initial.items() if n in self._buffer_names()} if fresh else {}
+        costs = self.emulate
+        paces = [task_times(costs, plan, p.device) if costs and p else None for p in programs]
         pool.call("load", [
             (
-                "train", program, {n: values[n] for n in names}, buffers,
+                "train", program, {n: values[n] for n in names}, {n: values[n] for n in old},
                 self.workload.optimizer if self.update else None,
-                {n: state[n] for n in names if n in state}, fresh, self._pace(plan, rank),
+                {n: state[n] for n in names if n in state}, fresh, pace,
             )
-            for rank, (program, names) in enumerate(zip(programs, missing, strict=True))
+            for program, names, old, pace in zip(programs, missing, stale, paces, strict=True)
         ])  # fmt: skip
         self.plan = plan
         self._evaluates = False
 
     def _present(self, names: list[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Current values and optimizer state of parameters, from the ranks that hold them."""
+        """Current values and optimizer state of parameters, and all buffers, from the ranks that hold them."""
         values, state = dict(self._initial), {}
-        for params, _ in reversed(self.pool.call("values", [(names,)] * self.pool.ranks)):
+        for params, buffers in reversed(self.pool.call("values", [(names,)] * self.pool.ranks)):
+            values.update(buffers)
             values.update({n: p.requires_grad_(self._initial[n].requires_grad) for n, p in params.items()})
         for kept in reversed(self.pool.call("optimizer_state")):
             state.update(kept)
         return values, state
 
-    def _buffer_names(self) -> set[str]:
+    def _buffer_names(self) -> list[str]:
         assert self._model is not None
-        return {n for n, _ in self._model.named_buffers()}
-
-    def _pace(self, plan: Plan, rank: int) -> TaskTimes | None:
-        if self.emulate is None or rank >= plan.devices:
-            return None
-        costs = self.emulate
-        seconds: dict[int, float] = {}
-        transfers: dict[int, tuple[float, float]] = {}
-        for task in plan.of(rank):
-            if task.op == "SEND":
-                transfers[task.id] = costs.transfer(plan, task)
-            elif task.op == "REDUCE":
-                seconds[task.id] = costs.collective(plan, task)
-            elif task.op != "RECV":
-                seconds[task.id] = costs.compute(plan, task)
-        return TaskTimes(seconds, transfers)
+        return [n for n, _ in self._model.named_buffers()]
 
     # Steps
 
@@ -337,7 +334,10 @@ class Trainer:
         return piece(batch, 0, microbatch_size(batch, self.plan))
 
     def _again(self) -> Batch:
-        return self._last if self._last is not None else self.workload.batch(self.batch_size, self._step)
+        """The last batch, where there is one and the present schedule divides it."""
+        if self._last is not None and samples(self._last) % (self.plan.replicas * self.plan.microbatches) == 0:
+            return self._last
+        return self.workload.batch(self.batch_size, self._step)
 
     def _run(
         self, batch: Batch, slot: str, *, count: bool = False, events: bool = False
@@ -350,12 +350,12 @@ class Trainer:
         pieces = [
             {n: t[k * per_replica : (k + 1) * per_replica] for n, t in leaves.items()} for k in range(plan.replicas)
         ]
-        replica_of = {d: k for row in plan.placement for k, d in enumerate(row)}
+        mine: list[dict[int, Batch]] = [{} for _ in range(pool.ranks)]
+        for row in plan.placement:
+            for k, device in enumerate(row):
+                mine[device][k] = pieces[k]
         total = self._total(batch, each)
-        args = [
-            (slot, pieces[replica_of[r]] if r in replica_of else {}, self._step, total, count, events)
-            for r in range(pool.ranks)
-        ]
+        args = [(slot, batches, self._step, total, count, events) for batches in mine]
         begin = time.monotonic()
         reports: list[StepReport] = pool.call("step", args)
         wall = time.monotonic() - begin
@@ -372,12 +372,12 @@ class Trainer:
     def _check_shape(self, batch: Batch) -> int:
         """The microbatch's size; a batch of new shapes is captured and loaded anew, with the present weights."""
         each = microbatch_size(batch, self.plan)
-        shape = self._shape
         captured = self._capture("train", self._piece(batch))
-        if self._shape != shape:
-            self.captured = captured
+        if captured is not self.captured:
+            plan = self._lower(self.schedule, captured)
             self._send_model("train", captured)
-            self._install(self._lower(self.schedule), fresh=False)
+            self._install(plan, fresh=False)
+            self.captured = captured
         return each
 
     def _total(self, batch: Batch, each: int) -> float | None:

@@ -42,6 +42,7 @@ class Worker:
         self._captured: dict[str, Captured] = {}
         self._chunks: dict[Any, ChunkModule] = {}
         self._executors: dict[str, Executor] = {}
+        self._changing: frozenset[str] = frozenset()
         self._deadline = 60.0
 
     def host(self, rank: int, port: int) -> int:
@@ -94,9 +95,9 @@ class Worker:
     def groups(self, keys: Sequence[GroupKey]) -> int:
         return self.comm.ensure(keys)
 
-    def names(self) -> list[str]:
-        """The parameters whose present values this rank holds."""
-        return list(self.store.params)
+    def names(self) -> tuple[list[str], list[str]]:
+        """The parameters whose present values this rank holds, and the module buffers that change on it."""
+        return list(self.store.params), sorted(self._changing)
 
     def load(
         self, slot: str, program: Program | None, params: Tensors, buffers: Tensors, optimizer: Any,
@@ -105,12 +106,14 @@ class Worker:
         """Make a program the one that `step` runs. `params` holds values that this rank lacks or must take anew;
         `optimizer` is None for a program without updates; with `fresh` the optimizers forget what they kept."""
         self._executors.pop(slot, None)
+        self.store.set_values(params, buffers)
         if program is None:
             if slot == "train":
                 self.store.keep(())
                 self.store.lay_out({})
+                self.store.optimizers = {}
+                self._changing = frozenset()
             return
-        self.store.set_values(params, buffers)
         if slot == "train":
             kept = {} if fresh else {**self.store.optimizer_state(), **state}
             self.store.keep(program.params)
@@ -123,19 +126,21 @@ class Worker:
         captured = self._captured[slot]
         grads = frozenset(v for v, spec in captured.spec.values.items() if spec.grad)
         chunks = {key: self._chunk(slot, captured, spec, key in program.split) for key, spec in program.chunks.items()}
+        if slot == "train":
+            self._changing = frozenset(name for chunk in chunks.values() for name in chunk.mutated)
         compute = Compute(program, chunks, self.store, grads)
         kind = OrderedExecutor if self.ordered else Executor
         self._executors[slot] = kind(program, compute, self.store, self.comm, pace=pace)
 
     def step(
-        self, slot: str, batch: Tensors, step: int, total: float | None, count_bytes: bool, events: bool
+        self, slot: str, batches: Mapping[int, Tensors], step: int, total: float | None, count_bytes: bool, events: bool
     ) -> StepReport:
-        """Run one step over this replica's batch. With `count_bytes` the report holds the exact peak."""
+        """Run one step over the batches of this rank's replicas. With `count_bytes` the report holds the exact peak."""
         executor = self._executors.get(slot)
         dist.barrier()
         if executor is None:
             return StepReport()
-        on_device = {name: t.to(self.device) for name, t in batch.items()}
+        on_device = {k: {name: t.to(self.device) for name, t in batch.items()} for k, batch in batches.items()}
         cuda = self.device.type == "cuda"
         counter = self._counter(on_device) if count_bytes and not cuda else None
         if cuda:
@@ -164,9 +169,9 @@ class Worker:
         return {n: p.grad.detach().cpu().clone() for n, p in self.store.params.items() if p.grad is not None}
 
     def values(self, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Parameters (those named) and module buffers, on the host."""
+        """Parameters (those named) and the module buffers that change on this rank, on the host."""
         params = {n: p.detach().cpu().clone() for n, p in self.store.params.items() if n in names}
-        return params, {n: b.detach().cpu().clone() for n, b in self.store.buffers.items()}
+        return params, {n: self.store.buffers[n].detach().cpu().clone() for n in sorted(self._changing)}
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         return self.store.optimizer_state()
@@ -206,7 +211,7 @@ class Worker:
             self._chunks[key] = build_chunk(captured, spec, split_backward=split, device=elsewhere)
         return self._chunks[key]
 
-    def _counter(self, batch: Tensors) -> ByteCounter:
+    def _counter(self, batches: Mapping[int, Tensors]) -> ByteCounter:
         counter = ByteCounter()
-        counter.register([*self.store.tensors(), *batch.values()])
+        counter.register([*self.store.tensors(), *(t for batch in batches.values() for t in batch.values())])
         return counter
