@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pibroch.agents.answer_schema import schedule_schema
 from pibroch.agents.candidate_reply import Infeasible, read_reply, shown
 from pibroch.agents.candidates import check_model
 from pibroch.agents.constraints import limits
@@ -238,6 +239,7 @@ class _Loop:
             deadline_s=DEADLINE_S, semantic_key=self._semantic_key(),
             previous_hash=digest([previous, placement.to_json() if placement else None]),
             sample=self.sample, schema_version=WRITER_SCHEMA, max_tokens=8192,
+            json_schema=schedule_schema(phase.phase),
         )  # fmt: skip
         self.say(f"phase {phase.phase}, attempt {phase.attempts}: asking {self.lm.name}")
         _, reply, sent = call(

@@ -53,7 +53,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question. `deadline_s` covers the whole call, retries included; `blocks` are the fence languages allowed."""
+    """One question. `deadline_s` covers the whole call, retries included; `blocks` are the fence languages allowed.
+
+    `json_schema` describes a reply in JSON: models that can be held to a schema while they generate are.
+    """
 
     role: str
     subject: str
@@ -67,6 +70,7 @@ class Request:
     schema_version: int = 1
     max_tokens: int = 4096
     blocks: tuple[str, ...] = ("json", "python")
+    json_schema: dict[str, Any] | None = None
 
     @property
     def prompt_hash(self) -> str:
@@ -119,6 +123,13 @@ def digest(data: Any) -> str:
 _FENCE = re.compile(r"^(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
+def _guess(body: str) -> str:
+    """The language of an unlabelled block, where there is no doubt; small models often leave the label out."""
+    if body.lstrip()[:1] in ("[", "{"):
+        return "json"
+    return "python" if re.search(r"^def \w+\(", body, re.MULTILINE) else ""
+
+
 def fenced_block(text: str, allowed: tuple[str, ...] = ("json", "python")) -> tuple[str, str]:
     """(language, body) of the one fenced block of a reply. Raises `ReplyError` that says what is wrong."""
     if len(text.encode()) > MAX_REPLY_BYTES:
@@ -131,6 +142,7 @@ def fenced_block(text: str, allowed: tuple[str, ...] = ("json", "python")) -> tu
         raise ReplyError(f"the reply has {count}: give exactly one, opened by ```{allowed[0]} and closed by ```")
     _, language, body = blocks[0]
     language = {"py": "python", "python3": "python", "md": "markdown"}.get(language.lower(), language.lower())
+    language = language or _guess(body)
     if language not in allowed:
         names = " or ".join(allowed)
         raise ReplyError(f"the fenced block says {language or 'no language'!r}: it must say {names}")

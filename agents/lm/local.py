@@ -86,6 +86,9 @@ class LocalModel:
             "max_tokens": request.max_tokens, "temperature": 0.7 if request.sample else 0.0, "seed": request.sample,
             "wait_s": request.deadline_s * 0.9,  # for the measurement lock: its error comes before the deadline
         }  # fmt: skip
+        schema = request.json_schema if "json" in request.blocks else None
+        if schema is not None:
+            job["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
         try:
             answer = self._ask(json.dumps(job).encode() + b"\n", started + request.deadline_s)
         except BaseException:
@@ -97,7 +100,8 @@ class LocalModel:
         if "error" in answer:
             raise LMError(f"{self.name}: {answer['error']}")
         usage = Usage(int(answer["input_tokens"]), int(answer["output_tokens"]), False)
-        return Reply(str(answer["text"]), usage, self.name, seconds, who=self.name)
+        text = str(answer["text"])
+        return Reply(text if schema is None else f"```json\n{text}\n```", usage, self.name, seconds, who=self.name)
 
     def _ask(self, line: bytes, ends: float) -> dict[str, Any] | None:
         child = self._start()

@@ -283,3 +283,10 @@ def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         model = _model(endpoint, monkeypatch)
     with pytest.raises(LMError, match="no connection"):
         model.complete(REQUEST)
+
+
+def test_an_unlabelled_block_is_taken_where_its_language_is_plain() -> None:
+    assert fenced_block('```\n[{"op": "split"}]\n```') == ("json", '[{"op": "split"}]\n')
+    assert fenced_block("```\ndef schedule():\n    return []\n```")[0] == "python"
+    with pytest.raises(ReplyError, match="no language"):
+        fenced_block("```\nplace stage 0\n```")
