@@ -14,12 +14,14 @@ import pytest
 
 from pibroch.agents.lm import open_lm
 from pibroch.agents.schedule_writer import Written, write_schedule
+from pibroch.evals.judge import judge
 from pibroch.evals.models import load_workload
 from pibroch.runtime.capture import capture
 from pibroch.runtime.errors import PibrochError
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
+from pibroch.runtime.trainer import Trainer
 from pibroch.runtime.verify import verify
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
@@ -144,3 +146,16 @@ def test_a_corrupted_reply_is_refused(model: ModelSpec, tmp_path: Path) -> None:
     except PibrochError:
         return  # the refusal asks for another attempt, of which there is no recording
     assert not written.verified
+
+
+def test_what_was_written_trains_as_one_process_does() -> None:
+    """Every distinct schedule that fits four ranks, on real workers: none may pass the verifier and then differ."""
+    workload = load_workload("gpt-tiny")
+    spec = capture(workload.model(), workload.loss, workload.batch(2, 0), name="gpt-tiny").spec
+    schedules = [replayed(case[0], spec).schedule for case in CASES]
+    assert schedules[0] is not None
+    with Trainer(workload, schedules[0], launcher="local", ranks=4) as trainer:
+        for schedule, (sentence, *_) in zip(schedules, CASES, strict=True):
+            assert schedule is not None
+            trainer.load(schedule)
+            assert judge(trainer).ok, sentence
