@@ -100,18 +100,19 @@ class Replay:
         each, parts = microbatch_size(batch, plan), plan.replicas * plan.microbatches
         weight = 1 / self._count(batch) if plan.loss == "sum_count" else 1 / parts
         loss, sums = 0.0, dict[tuple[str, int], Tensor]()
+        made: dict[tuple[str, Chunk, int, int], Tensor] = {}
         with one_thread():
             for replica in range(plan.replicas):
-                made: dict[tuple[str, Chunk, int], Tensor] = {}
                 for mb in range(plan.microbatches):
                     index = replica * plan.microbatches + mb
                     sample = piece(batch, index * each, (index + 1) * each)
                     value, found = self._microbatch(sample, replica=replica, index=index, weight=weight)
                     loss += value * weight
-                    made.update({(name, chunk, mb): g for (name, chunk), g in found.items()})
-                for device, name, chunk, mb in _order(plan, self._owners, self._queued, replica):
-                    if (g := made.get((name, chunk, mb))) is not None:
-                        sums[name, device] = sums[name, device] + g if (name, device) in sums else g
+                    made.update({(name, chunk, replica, mb): g for (name, chunk), g in found.items()})
+            for device, key in _order(plan, self._owners, self._queued):
+                if (g := made.get(key)) is not None:
+                    name = key[0]
+                    sums[name, device] = sums[name, device] + g if (name, device) in sums else g
         self._step += 1
         total: Named = {}
         for (name, _), g in sorted(sums.items(), key=lambda row: row[0]):
@@ -230,9 +231,9 @@ def _owners(plan: Plan) -> dict[str, list[Chunk]]:
 
 
 def _order(
-    plan: Plan, owners: Mapping[str, list[Chunk]], queued: Mapping[Chunk, frozenset[str]], replica: int
-) -> list[tuple[int, str, Chunk, int]]:
-    """(device, parameter, chunk, microbatch) of one replica in the order in which the plan adds them up.
+    plan: Plan, owners: Mapping[str, list[Chunk]], queued: Mapping[Chunk, frozenset[str]]
+) -> list[tuple[int, tuple[str, Chunk, int, int]]]:
+    """The device of each (parameter, chunk, replica, microbatch), in the order in which the plan adds them up.
 
     The plan's order decides only between additions that must happen anyway: what it lacks is appended, what it does
     twice counts once. A backward that is split adds the queued parameters in BW, the others in BI.
@@ -241,14 +242,15 @@ def _order(
     for name, chunks in owners.items():
         for chunk in chunks:
             names.setdefault(chunk, []).append(name)
-    due = {(name, chunk, mb): None for chunk in names for name in names[chunk] for mb in range(plan.microbatches)}
-    ordered: dict[tuple[str, Chunk, int], None] = {}
+    cells = [(replica, mb) for replica in range(plan.replicas) for mb in range(plan.microbatches)]
+    due = {(name, chunk, *cell): None for cell in cells for chunk in names for name in names[chunk]}
+    ordered: dict[tuple[str, Chunk, int, int], None] = {}
     for streams in plan.streams.values():
         for task in (plan.tasks[i] for ids in streams.values() for i in ids):
-            if task.replica == replica and task.op in ("B", "BI", "BW") and task.chunk in names:
+            if task.op in ("B", "BI", "BW") and task.chunk in names:
                 late = queued.get(task.chunk, frozenset())
                 for name in names[task.chunk]:
                     if task.op == "B" or (task.op == "BW") == (name in late):
-                        ordered[name, task.chunk, task.mb] = None
+                        ordered[name, task.chunk, task.replica, task.mb] = None
     rows = [key for key in ordered if key in due] + [key for key in due if key not in ordered]
-    return [(plan.placement[chunk.stage][replica], name, chunk, mb) for name, chunk, mb in rows]
+    return [(plan.placement[key[1].stage][key[2]], key) for key in rows]

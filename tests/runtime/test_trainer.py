@@ -245,13 +245,14 @@ def test_a_stage_may_split_some_of_its_backwards_only(plain: Trainer) -> None:
     assert verdict.bitwise, verdict
 
 
-def test_a_device_may_belong_to_two_replicas(plain: Trainer) -> None:
+@pytest.mark.parametrize("trait", ["norm", "tied"])
+def test_a_device_may_belong_to_two_replicas(trait: str) -> None:
     """As in bidirectional schedules: one replica flows from device 0 to 1, the other from 1 to 0."""
     rows: list[dict[str, Any]] = [{"op": "split", "num_microbatches": 2}]
     for stage, devices in enumerate(([0, 1], [1, 0])):
         rows += [{"op": op, "filter": {"PP": stage}, "devices": devices} for op in ("place", "replicate")]
-    plain.load(schedule_from(rows))
-    verdict = judge(plain)
+    with Trainer(tiny_models.workload(trait), schedule_from(rows), launcher="local") as trainer:
+        verdict = judge(trainer)
     assert verdict.bitwise, verdict
 
 
