@@ -15,6 +15,7 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import FAMILIES, build, excluded
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.passes.stages import balanced_bounds
+from pibroch.runtime.words import count
 
 MAX_CANDIDATES = 96
 
@@ -32,7 +33,7 @@ class Candidate:
     bucket_size: float | None = None
     recompute: bool = False
     stream: str | None = None
-    reduce_stream: str = "reduce"
+    reduce_stream: str | None = None
 
     def build(self) -> Schedule:
         """The directives."""
@@ -45,10 +46,10 @@ class Candidate:
     def __str__(self) -> str:
         parts = [f"{self.family} PP={self.p}"]
         if self.v > 1:
-            parts.append(f"{self.v} stages per device")
+            parts.append(f"{count(self.v, 'stage')} per device")
         if self.k > 1:
             parts.append(f"DP={self.k}")
-        parts.append(f"{self.m} microbatches")
+        parts.append(count(self.m, "microbatch"))
         if self.cut is not None:
             parts.append(f"cut at {', '.join(map(str, self.cut))}")
         if self.bucket_size is not None:
@@ -77,7 +78,7 @@ def candidates(intent: Intent, model: ModelSpec, *, devices_available: int | Non
                     rows.append(
                         Candidate(
                             family, p, v, k, m, cut, bucket, bool(intent.recompute), intent.stream,
-                            intent.reduce_stream or "reduce",
+                            intent.reduce_stream,
                         )
                     )  # fmt: skip
     if not rows:
@@ -254,9 +255,9 @@ def round_up(mb: float) -> float:
 def _why_none(intent: Intent, model: ModelSpec, available: int | None) -> str:
     stages = stage_count(intent, model)
     if stages and stages > len(model.layers):
-        return f"{stages} stages, but {model.name} has {len(model.layers)} layers"
+        return f"{count(stages, 'stage')}, but {model.name} has {count(len(model.layers), 'layer')}"
     if model.fixed_stages and intent.stages and intent.stages != stages:
-        return f"{model.name} fixes {stages} stages, the intent says {intent.stages}"
+        return f"{model.name} fixes {count(stages or 0, 'stage')}, the intent says {intent.stages}"
     if available is not None:
         return f"check the degrees against {available} available devices and {len(model.layers)} layers"
     return f"check the degrees against each other and against the {len(model.layers)} layers of {model.name}"

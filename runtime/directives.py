@@ -103,8 +103,13 @@ class Schedule(BaseModel):
     directives: list[AnyDirective]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; fields at their defaults are left out."""
-        rows = [{"op": d.op, **d.model_dump(exclude_defaults=True)} for d in self.directives]
+        """Plain data; fields at their defaults are left out, but for a `reduce_stream` that was asked for."""
+        rows = []
+        for d in self.directives:
+            row = {"op": d.op, **d.model_dump(exclude_defaults=True)}
+            if isinstance(d, Replicate) and "reduce_stream" in d.model_fields_set:
+                row["reduce_stream"] = d.reduce_stream
+            rows.append(row)
         return {"version": SCHEDULE_VERSION, "directives": rows}
 
 
@@ -158,11 +163,56 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+_MODELS: dict[str, type[BaseModel]] = {
+    model.model_fields["op"].default: model for model in (Place, Replicate, Split, Order, Cut, Recompute)
+}
+
+
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = [part for part in first["loc"] if part != "directives"]
-    if where and isinstance(where[0], int):
-        where[0] = f"directive {where[0]}"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    place = ", ".join(str(part) for part in where)
-    return f"{place + ': ' if place else ''}{first['msg']}{more}"
+    """The first mistake in the file's words. Each branch of a union reports an error: the most specific one counts."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for row in error.errors():
+        loc = _location(row)
+        kept = found.get(loc)
+        if kept is None or _SHAPES.get(kept["type"]):
+            found[loc] = row
+    places = [a for a in found if not any(len(b) > len(a) and b[: len(a)] == a for b in found)]
+    loc = places[0]
+    named = [f"directive {loc[0]}", *loc[1:]] if loc and isinstance(loc[0], int) else loc
+    place = ", ".join(map(str, named))
+    more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+    return f"{place + ': ' if place else ''}{_message(found[loc], loc)}{more}"
+
+
+_SHAPES = {"dict_type": True, "list_type": True}  # what a union's other branches say of a value that one of them takes
+
+
+def _location(row: Any) -> tuple[Any, ...]:
+    """Where in the file: without the names of the branches of unions and of validators."""
+    parts = [part for part in row["loc"] if part != "directives" and not (isinstance(part, str) and "[" in part)]
+    if len(parts) > 1 and (row["type"], parts[-1]) in (("int_type", "int"), ("string_type", "str")):
+        parts.pop()
+    return tuple(parts)
+
+
+def _message(row: Any, loc: tuple[Any, ...]) -> str:
+    kind = row["type"]
+    if not loc:
+        return "a schedule is a list of directives, or an object with version and directives"
+    if kind == "model_attributes_type":
+        return f"a directive is an object with an op, not {row['input']!r}"
+    if kind == "value_error":
+        return str(row["ctx"]["error"])
+    if kind == "extra_forbidden":
+        owner = loc[1] if len(loc) > 2 else None
+        fields = (_MODELS[owner] if owner else Schedule).model_fields
+        return f"unknown field; {owner or 'a schedule'} has {', '.join(name for name in fields if name != 'op')}"
+    if kind == "union_tag_invalid":
+        return f"unknown op {row['ctx']['tag']!r}; there are {', '.join(_MODELS)}"
+    if kind == "union_tag_not_found":
+        return f"the op is missing: one of {', '.join(_MODELS)}"
+    if loc[1:3] == ("order", "filters") and kind in _SHAPES:
+        return "a group is a filter or a list of two"
+    if kind in ("int_type", "string_type") and {"filter", "filters"} & set(loc[2:-1]):
+        return f"an index, '*' or null, not {row['input']!r}"
+    return str(row["msg"])

@@ -15,9 +15,11 @@ Every family takes any p >= 1 and m >= 1; `excluded` says which numbers of stage
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from pibroch.runtime.directives import AnyDirective, Cut, Order, Place, Recompute, Replicate, Schedule, Split
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.words import count
 
 FAMILIES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1")
 
@@ -35,11 +37,12 @@ def build(
     cut: Sequence[int] | None = None,
     recompute: bool = False,
     stream: str | None = None,
-    reduce_stream: str = "reduce",
+    reduce_stream: str | None = None,
 ) -> Schedule:
     """A complete schedule of one family over `devices` pipeline positions (`devices * replicas` devices in all).
 
-    `bucket_size` (MB) and `reduce_stream` concern the reductions over replicas and have no effect with one replica.
+    `bucket_size` (MB) and `reduce_stream` concern the reductions over replicas and have no effect with one replica;
+    without `reduce_stream` they run on `replicate`'s default.
     `cut` lists the first layer of each stage but the first. Raises `InputError` on an unknown family, on numbers below
     one, on a cut of the wrong length, and where `excluded` gives a reason.
     """
@@ -50,16 +53,16 @@ def build(
         raise InputError(reason)
     stages = devices * stages_per_device
     if cut is not None and len(cut) != stages - 1:
-        raise InputError(f"{family}: cut has {len(cut)} entries; {stages} stages need {stages - 1}")
+        raise InputError(f"{family}: cut has length {len(cut)}, {count(stages, 'stage')} need {stages - 1}")
     directives: list[AnyDirective] = [Split(num_microbatches=microbatches)]
     if cut:
         directives.append(Cut(at=list(cut)))
     members = [[k * devices + s % devices for k in range(replicas)] for s in range(stages)]
     directives += [Place(filter={"PP": s}, devices=members[s], stream=stream) for s in range(stages)]
     if replicas > 1:
+        named: dict[str, Any] = {} if reduce_stream is None else {"reduce_stream": reduce_stream}
         directives += [
-            Replicate(filter={"PP": s}, devices=members[s], reduce_stream=reduce_stream, bucket_size=bucket_size)
-            for s in range(stages)
+            Replicate(filter={"PP": s}, devices=members[s], bucket_size=bucket_size, **named) for s in range(stages)
         ]
     if recompute:
         directives.append(Recompute())

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pibroch.runtime.directives import Order, Place, load_schedule, parse_schedule, schedule_from
+from pibroch.runtime.directives import Order, Place, load_schedule, parse_schedule, schedule_from, schedule_text
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.families import build
 
 
 def test_a_bare_list_and_a_versioned_file_mean_the_same() -> None:
@@ -24,6 +25,16 @@ def test_round_trip_through_json_leaves_defaults_out() -> None:
     assert parse_schedule(json.dumps(schedule.to_json())) == schedule
 
 
+def test_a_reduce_stream_is_written_where_it_was_given() -> None:
+    given = build("1f1b", devices=2, replicas=2, microbatches=2, reduce_stream="reduce")
+    silent = build("1f1b", devices=2, replicas=2, microbatches=2)
+    written = [row for row in given.to_json()["directives"] if row["op"] == "replicate"]
+    assert [row["reduce_stream"] for row in written] == ["reduce", "reduce"]
+    assert "reduce_stream" not in schedule_text(silent)
+    assert given == silent
+    assert schedule_text(parse_schedule(schedule_text(given))) == schedule_text(given)
+
+
 def test_groups_are_lists_of_one_or_two_filters() -> None:
     order = Order(filters=[{"MB": 0}, [{"MB": 1}, {"MB": 2}]])
     assert order.groups() == [[{"MB": 0}], [{"MB": 1}, {"MB": 2}]]
@@ -35,17 +46,23 @@ def test_groups_are_lists_of_one_or_two_filters() -> None:
         ("{", "not valid JSON"),
         ('[{"op": "place", "devices": [0], "devices": [1]}]', "'devices' appears twice"),
         ('[{"op": "place"}]', "directive 0.*devices.*required"),
-        ('[{"op": "place", "devices": [0], "colour": 1}]', "directive 0.*colour"),
+        ('[{"op": "place", "devices": [0], "colour": 1}]', "colour: unknown field; place has filter, devices, stream$"),
         ('[{"op": "place", "devices": [-1]}]', "directive 0.*devices"),
         ('[{"op": "place", "devices": ["0"]}]', "directive 0.*devices"),
-        ('[{"op": "teleport"}]', "directive 0.*'place'"),
-        ('[{"op": "order", "filters": [{"PASS": "X"}, {}]}]', "PASS is one of F, B, BI, BW"),
+        ('[{"op": "teleport"}]', "directive 0: unknown op 'teleport'; there are place, .*recompute"),
+        ('[{"op": "order", "filters": [{"PASS": "X"}, {}]}]', "directive 0, order, filters, 0: PASS is one of"),
+        ('[{"op": "order", "filters": [[{"PASS": "X"}], {}]}]', "filters, 0, 0: PASS is one of"),
+        ('[{"op": "order", "filters": [{}, {"PP": 1.5}]}]', r"filters, 1, PP: an index, '\*' or null, not 1.5$"),
+        ('[{"op": "order", "filters": [3, {}]}]', "filters, 0: a group is a filter or a list of two$"),
+        ('[{"op": "cut", "at": [0]}, {"op": "place"}]', r"directive 0, cut, at, 0: .*\(and 1 more\)$"),
+        ("[3]", "directive 0: a directive is an object"),
+        ('[{"devices": [0]}]', "directive 0: the op is missing"),
         ('[{"op": "order", "filters": [{}]}]', "directive 0.*at least 2"),
         ('[{"op": "order", "filters": [[{}, {}, {}], {}]}]', "directive 0"),
         ('[{"op": "split", "num_microbatches": 0}]', "directive 0.*num_microbatches"),
-        ('[{"op": "split", "num_microbatches": 2, "filter": {"PP": "x"}}]', "index, '\\*' or null"),
+        ('[{"op": "split", "num_microbatches": 2, "filter": {"PP": "x"}}]', "filter: PP is an index, '\\*' or null"),
         ('{"version": 2, "directives": []}', "version"),
-        ('{"version": 1, "directives": [], "extra": 1}', "extra"),
+        ('{"version": 1, "directives": [], "extra": 1}', "extra: unknown field; a schedule has version, directives$"),
         ('"text"', "schedule"),
     ],
 )

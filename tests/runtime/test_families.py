@@ -140,7 +140,7 @@ def test_build_round_trips_as_a_file() -> None:
         ({"microbatches": -1}, "microbatches is at least 1"),
         ({"stages_per_device": 2}, "for several use interleaved or gpipe"),
         ({"family": "interleaved"}, "use 1f1b"),
-        ({"cut": [1, 2]}, "cut has 2 entries; 2 stages need 1"),
+        ({"cut": [1, 2]}, "cut has length 2, 2 stages need 1"),
     ],
 )
 def test_wrong_numbers_are_input_errors(kwargs: dict[str, Any], message: str) -> None:
