@@ -8,9 +8,11 @@ other stages only; the seeds of the loss weigh 1 / (microbatches x replicas).
 from __future__ import annotations
 
 from pibroch.runtime.dag import Dag, invalid
-from pibroch.runtime.directives import Place
+from pibroch.runtime.directives import Cut, Order, Place
+from pibroch.runtime.errors import InputError
 from pibroch.runtime.passes.filters import stages_of
 from pibroch.runtime.plan import Task
+from pibroch.runtime.words import count, listed
 
 
 def run(dag: Dag) -> None:
@@ -51,7 +53,7 @@ def _read_directives(dag: Dag) -> None:
             dag.transfer_stream = d.stream
     missing = [s for s in range(dag.stages) if s not in placed]
     if missing:
-        raise invalid(None, f"stage {missing[0]} is on no device: add a place with filter {{'PP': {missing[0]}}}")
+        raise _unplaced(dag, missing, sorted(placed))
     dag.placement = [devices[s] for s in range(dag.stages)]
     counts = {len(row) for row in dag.placement}
     if len(counts) > 1:
@@ -61,6 +63,21 @@ def _read_directives(dag: Dag) -> None:
     idle = [d for d in range(max(used) + 1) if d not in used]
     if idle:
         raise invalid(None, f"device {idle[0]} has nothing to do: number devices from 0 without gaps")
+
+
+def _unplaced(dag: Dag, missing: list[int], placed: list[int]) -> InputError:
+    """Says which directive speaks of a stage that no place gives, where there is one."""
+    advice = f"add a place with filter {{'PP': {missing[0]}}}"
+    if placed:
+        given = f"the places give {listed('stage', placed)}"
+        for where, d in enumerate(dag.schedule.directives):
+            if isinstance(d, Cut):
+                return invalid(where, f"cut makes {count(dag.stages, 'stage')}, but {given}: {advice}")
+            filters = [f for group in d.groups() for f in group] if isinstance(d, Order) else [d.filter]
+            named = [f["PP"] for f in filters if f.get("PP") in missing]
+            if named:
+                return invalid(where, f"{d.op} names stage {named[0]}, but {given}: add a place, or name another stage")
+    return invalid(None, f"stage {missing[0]} is on no device: {advice}")
 
 
 def ensures(dag: Dag) -> None:

@@ -186,6 +186,12 @@ def test_clipping_follows_all_other_reductions_and_precedes_updates() -> None:
     [
         ([TWO[0]], None),
         ([{"op": "place", "filter": {"PP": 1}, "devices": [0]}], "V9.*stage 0 is on no device"),
+        (
+            [*TWO, split(2), {"op": "order", "filters": [{"PP": 2, "PASS": "F"}, {"PP": 2, "PASS": "B"}]}],
+            "V9: directive 3: order names stage 2, but the places give stages 0 and 1",
+        ),
+        ([TWO[0], {"op": "recompute", "filter": {"PP": 1}}], "directive 1: recompute names stage 1.*give stage 0:"),
+        ([TWO[0], TWO[1], {"op": "cut", "at": [1, 2]}], "directive 2: cut makes 3 stages, .*give stages 0 and 1"),
         ([*TWO, TWO[1]], "V9: directive 2: stage 1 is placed by directive 1"),
         ([*TWO, {"op": "place", "filter": {"PP": 9}, "devices": [0]}], "9 stages|10 stages"),
         ([{"op": "place", "devices": [0, 0]}], "V9: directive 0.*twice"),
