@@ -10,6 +10,10 @@ class PibrochError(Exception):
     detail: str = ""  # what a person who debugs wants besides the message: a worker's traceback, its last output
 
 
+class AnnotationWarning(UserWarning):
+    """The tags of a model may not be what its author meant; the capture goes on."""
+
+
 class InputError(PibrochError, ValueError):
     """The input is wrong or a check failed; the message names the file, the field or the node, and what to do."""
 

@@ -13,6 +13,8 @@ Rules
 from __future__ import annotations
 
 import operator
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch import fx
 
 from pibroch.runtime.annotate import tags_of
 from pibroch.runtime.captured import NodeInfo, ancestors
-from pibroch.runtime.errors import InputError
+from pibroch.runtime.errors import AnnotationWarning, InputError
 from pibroch.runtime.model import LayerSpec, ModelSpec, ParamSpec, TensorSpec
 from pibroch.runtime.observe import Fact, is_getitem
 
@@ -29,6 +31,7 @@ HINT = (
     'mark its regions in execution order with `with annotate("LAYER"):` around each block '
     '(from pibroch import annotate), or annotate("PP") around each stage'
 )
+MEANT = ("LAYER", "PP")  # the tags that have a meaning (docs/annotating.md)
 _ENTER, _EXIT = "_enter_autocast", "_exit_autocast"
 _HARMLESS = ("assert", "check", "log_api_usage", "lazy_load")  # calls without a value that may be left out
 
@@ -132,8 +135,11 @@ def _drop_dead(work: _Work) -> None:
 
 def _assign(work: _Work, tags: dict[fx.Node, dict[str, int]]) -> None:
     body = work.body()
-    if not any(tags[node] for node in body):
+    found = dict.fromkeys(tag for node in body for tag in tags[node])
+    if not found:
         raise InputError(f"{work.name}: the model has no annotated regions: {HINT}")
+    if doubt := doubtful(list(found)):
+        warnings.warn(f"{work.name}: {doubt}", AnnotationWarning, stacklevel=2)
     previous: dict[str, int] | None = None
     for node in body:
         source = node.args[0] if is_getitem(node) else None
@@ -149,6 +155,27 @@ def _assign(work: _Work, tags: dict[fx.Node, dict[str, int]]) -> None:
             work.tags.append(next(tags[n] for n in body if tags[n]))
             previous = work.tags[0]
         work.layer[node] = len(work.tags) - 1
+
+
+def doubtful(tags: Sequence[str]) -> str | None:
+    """What is odd about the tags of a model: one that is nearly LAYER or PP, or none of these at all; else None."""
+    for tag in tags:
+        meant = next((m for m in MEANT if tag != m and _one_edit(tag.upper(), m)), None)
+        if meant:
+            return f"the tag {tag!r} is taken as a name of its own: did you mean {meant}? (tags: {', '.join(tags)})"
+    if not set(tags) & set(MEANT):
+        return f"no region is tagged LAYER or PP: stages are made of the regions {', '.join(tags)}"
+    return None
+
+
+def _one_edit(a: str, b: str) -> bool:
+    """Equal after one letter is dropped, added, swapped with its neighbour or, but for two-letter names (TP, EP and
+    DP are names of their own), changed."""
+    if a == b:
+        return True
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    x, y = a[start:], b[start:]
+    return (x[1:] == y[1:] and len(b) > 2) or x[1:] == y or x == y[1:] or (x[:2] == y[:2][::-1] and x[2:] == y[2:])
 
 
 def _open_tuples(work: _Work, states: dict[fx.Node, Any]) -> None:

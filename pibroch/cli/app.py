@@ -10,13 +10,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
-from typing import Any
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 import typer
 
 from pibroch.cli import bench, check, demo, doctor, generate, init, lower, mailbox, run, simulate, view
-from pibroch.runtime.errors import PibrochError
+from pibroch.runtime.errors import AnnotationWarning, PibrochError
 
 app = typer.Typer(
     name="pibroch",
@@ -53,7 +54,8 @@ def main(args: Sequence[str] | None = None) -> None:
 def run_cli(args: list[str]) -> int:
     """Run one command. Returns its exit code; every error is one message on stderr (one JSON object with `--json`)."""
     try:
-        code = typer.main.get_command(app).main(args=args, prog_name="pibroch", standalone_mode=False)
+        with _warnings():
+            code = typer.main.get_command(app).main(args=args, prog_name="pibroch", standalone_mode=False)
         if _received:  # typer made an exit code of the exception
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -75,6 +77,28 @@ def run_cli(args: list[str]) -> int:
         return code
 
 
+@contextlib.contextmanager
+def _warnings() -> Iterator[None]:
+    """Each doubt about a model's tags is one line on stderr, said once."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def ours(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int,
+            file: TextIO | None = None, line: str | None = None,
+        ) -> None:  # fmt: skip
+            if category is not AnnotationWarning:
+                show(message, category, filename, lineno, file, line)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"pibroch: warning: {message}", file=sys.stderr, flush=True)
+
+        warnings.showwarning = ours
+        warnings.simplefilter("always", AnnotationWarning)
+        yield
+
+
 def _drop_stdout() -> None:
     """Send what is left in the buffer nowhere: the interpreter would fail on it at its end."""
     with contextlib.suppress(OSError, ValueError):  # a stdout without a descriptor needs none of this
@@ -94,7 +118,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, typer.TyperException):
         context: Any = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        return "usage", error.format_message() + hint, error.exit_code
+        return "usage", error.format_message().replace("Value error, ", "") + hint, error.exit_code
     if isinstance(error, typer.Abort | KeyboardInterrupt):
         number = _received[0] if _received else signal.SIGINT
         return "interrupted", f"interrupted by {signal.Signals(number).name}", 128 + number

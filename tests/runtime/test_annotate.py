@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pibroch.runtime.annotate import annotate
 from pibroch.runtime.capture import capture
+from pibroch.runtime.errors import AnnotationWarning
 
 
 class Nested(nn.Module):
@@ -33,6 +35,45 @@ class Nested(nn.Module):
 def _square(model: nn.Module, x: Tensor) -> Tensor:
     total: Tensor = model(x).square().sum()
     return total
+
+
+class Tagged(nn.Module):
+    """One region for each tag."""
+
+    def __init__(self, *tags: str) -> None:
+        super().__init__()
+        self.tags = tags
+        self.part = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for tag in self.tags:
+            with annotate(tag):
+                x = self.part(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("tags", "words"),
+    [
+        (("LAYERS", "LAYERS"), "'LAYERS'.*did you mean LAYER.*tags: LAYERS"),
+        (("LAYER", "LYAER"), "'LYAER'.*did you mean LAYER"),
+        (("layer", "LAYER"), "'layer'.*did you mean LAYER"),
+        (("pp", "pp"), "did you mean PP"),
+        (("PPP", "PP"), "did you mean PP"),
+        (("BLOCK", "HEAD"), "no region is tagged LAYER or PP: stages are made of the regions BLOCK, HEAD"),
+    ],
+)
+def test_doubtful_tags_are_named(tags: tuple[str, ...], words: str) -> None:
+    with pytest.warns(AnnotationWarning, match=words):
+        captured = capture(Tagged(*tags), _square, torch.ones(2, 3), name="tagged")
+    assert len(captured.spec.layers) == 2
+
+
+@pytest.mark.parametrize("tags", [("LAYER", "EXPERT"), ("PP", "TP"), ("LAYER", "MAYOR")])
+def test_tags_of_ones_own_are_no_doubt(tags: tuple[str, ...]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AnnotationWarning)
+        capture(Tagged(*tags), _square, torch.ones(2, 3), name="tagged")
 
 
 def test_nested_scopes_count_globally_and_afresh_in_each_capture() -> None:
