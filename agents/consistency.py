@@ -6,6 +6,7 @@ from typing import Any
 
 from pibroch.agents.values import Values
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.words import count
 
 
 def settle(values: Values) -> dict[str, Any]:
@@ -139,5 +140,5 @@ def _memory_and_buckets(values: Values) -> None:
     said = cut or layers
     if parts and said and stages and parts != stages[0]:
         raise InputError(
-            f"the intent contradicts itself: {said[1]!r} makes {parts} stages, {stages[1]!r} makes {stages[0]}"
+            f"the intent contradicts itself: {said[1]!r} makes {count(parts, 'stage')}, {stages[1]!r} makes {stages[0]}"
         )

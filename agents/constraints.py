@@ -20,6 +20,7 @@ from pibroch.runtime.lower import lower
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.simulate import Simulation, simulate
+from pibroch.runtime.words import count
 
 _TINY = 1e-9
 
@@ -198,7 +199,7 @@ def _family(intent: Intent, plan: Plan, model: ModelSpec, unit: Simulation) -> l
 def _is_family(family: str, plan: Plan, model: ModelSpec, unit: Simulation) -> list[Feedback]:
     reference = reference_plan(family, plan, model)
     if reference is None:
-        on = f"{plan.stages} stages on {degrees(plan)['pipeline']} pipeline devices"
+        on = f"{count(plan.stages, 'stage')} on {count(degrees(plan)['pipeline'], 'pipeline device')}"
         return [_intent(f"{family} cannot be built on this placement: {on}")]
     rows: list[Feedback] = []
     own = simulate(reference, UnitCosts())
@@ -221,8 +222,8 @@ def _is_family(family: str, plan: Plan, model: ModelSpec, unit: Simulation) -> l
     over = [d for d in range(plan.devices) if unit.peak_inflight[d] > own.peak_inflight[d]]
     if over:
         rows.append(
-            Feedback("INFLIGHT", f"device {over[0]}", f"{unit.peak_inflight[over[0]]} microbatches in flight at once, "
-                     f"{family} holds {own.peak_inflight[over[0]]} (per device: {unit.peak_inflight} against "
+            Feedback("INFLIGHT", f"device {over[0]}", f"{count(unit.peak_inflight[over[0]], 'microbatch')} in flight "
+                     f"at once, {family} holds {own.peak_inflight[over[0]]} (per device: {unit.peak_inflight} against "
                      f"{own.peak_inflight}): run a backward earlier")
         )  # fmt: skip
     return rows

@@ -18,6 +18,7 @@ from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.simulate import Simulation, simulate
 from pibroch.runtime.verify import verify
+from pibroch.runtime.words import count
 
 MAX_ALTERNATIVES = 8
 
@@ -123,9 +124,9 @@ def _key(s: _Scored, intent: Intent) -> tuple[float, ...]:
     return (*first, *simple)
 
 
-def _why(best: _Scored, intent: Intent, limit: int | None, count: int) -> list[str]:
+def _why(best: _Scored, intent: Intent, limit: int | None, tried: int) -> list[str]:
     goal = "the least peak memory" if intent.objective == "memory" else "the least simulated time per microbatch"
-    lines = [f"{best.candidate}: {goal} of {count} candidate{'s' * (count != 1)}"]
+    lines = [f"{best.candidate}: {goal} of {count(tried, 'candidate')}"]
     lines.append(f"simulated bubble {best.simulation.bubble:.1%}, peak {best.peak} bytes on the fullest device")
     if limit is not None:
         lines.append(f"fits the bound of {limit} bytes per device")
@@ -134,11 +135,11 @@ def _why(best: _Scored, intent: Intent, limit: int | None, count: int) -> list[s
     if not intent.family:
         chosen.append(f"family {c.family}")
     if not any((intent.microbatches, intent.total_microbatches, intent.ratios)):
-        chosen.append(f"{c.m} microbatches per replica")
+        chosen.append(f"{count(c.m, 'microbatch')} per replica")
     if not (intent.stages or intent.pipeline):
-        chosen.append(f"{c.p * c.v} stages on {c.p} pipeline devices")
+        chosen.append(f"{count(c.p * c.v, 'stage')} on {count(c.p, 'pipeline device')}")
     if intent.replicas is None:
-        chosen.append(f"{c.k} replica{'s' * (c.k != 1)}")
+        chosen.append(count(c.k, "replica"))
     if c.bucket_size and not intent.bucket_size:
         chosen.append(f"bucket size {c.bucket_size:g} MB")
     if c.recompute and intent.recompute is None:

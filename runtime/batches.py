@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 from pibroch.runtime.captured import flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.plan import Plan
+from pibroch.runtime.words import count
 from pibroch.runtime.workload import Batch
 
 
@@ -26,8 +27,8 @@ def microbatch_size(batch: Batch, plan: Plan) -> int:
     size, parts = samples(batch), plan.replicas * plan.microbatches
     if size % parts:
         raise InputError(
-            f"a batch of {size} samples does not divide into {plan.replicas} replicas x {plan.microbatches} "
-            f"microbatches: use a multiple of {parts}"
+            f"a batch of {count(size, 'sample')} does not divide into {count(plan.replicas, 'replica')} x "
+            f"{count(plan.microbatches, 'microbatch')}: use a multiple of {parts}"
         )
     return size // parts
 

@@ -16,6 +16,7 @@ from pibroch.runtime.action import Chunk
 from pibroch.runtime.plan import Task
 from pibroch.runtime.verify_index import Index
 from pibroch.runtime.verify_order import Order
+from pibroch.runtime.words import count
 
 _Key = tuple[Chunk, int]  # a chunk and a device
 
@@ -66,8 +67,8 @@ class _Gradients:
             elif t.scale[1] == 0 or Fraction(*t.scale) != weight:
                 self.report.add(
                     "V8",
-                    f"seeds the gradient of the loss with {t.scale[0]}/{t.scale[1]}; {plan.microbatches} microbatches "
-                    f"on {plan.replicas} replicas weigh {weight} each",
+                    f"seeds the gradient of the loss with {t.scale[0]}/{t.scale[1]}; "
+                    f"{count(plan.microbatches, 'microbatch')} on {count(plan.replicas, 'replica')}: {weight} each",
                     t.id,
                 )
 

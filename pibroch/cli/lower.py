@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pibroch.cli.common import Json, Model, ScheduleFile, finish
+from pibroch.runtime.words import count
 
 NAME = "lower"
 
@@ -35,7 +36,8 @@ def command(
             for device, streams in sorted(plan.streams.items())
             for stream, ids in streams.items()
         )
-        head = f"plan {plan.hash()}: {plan.devices} devices, {len(plan.tasks)} tasks, {len(plan.buffers)} buffers"
+        size = f"{count(plan.devices, 'device')}, {len(plan.tasks)} tasks, {len(plan.buffers)} buffers"
+        head = f"plan {plan.hash()}: {size}"
         finish({"ok": True, "hash": plan.hash(), "plan": plan.to_json()}, [head, text], as_json=as_json)
     else:
         text = lower_after(parsed, spec, after)

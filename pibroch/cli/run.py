@@ -25,6 +25,7 @@ from pibroch.cli.common import (
     show_seconds,
 )
 from pibroch.runtime.files import check_writable
+from pibroch.runtime.words import count
 
 if TYPE_CHECKING:
     from pibroch.cli.running import Options
@@ -102,7 +103,7 @@ def command(
         if judge:
             say("comparing with the single process")
             verdict = judged(trainer, seed=seed, samples=batch)
-        say(f"training {steps} steps on {plan.devices} workers")
+        say(f"training {count(steps, 'step')} on {count(plan.devices, 'worker')}")
         trained = train(trainer, steps=steps, samples=batch, every=max(1, steps // 10))
         peaks = verdict.peak_bytes if verdict and verdict.peak_bytes else trainer.peak_bytes()
         result: dict[str, Any] = {
@@ -120,7 +121,7 @@ def command(
         lines = [
             plan_line(plan),
             equivalence_line(verdict) if verdict else "not compared with a single process (--no-judge)",
-            f"loss       {trained['losses'][0]:.4f} → {trained['losses'][-1]:.4f} in {steps} steps",
+            f"loss       {trained['losses'][0]:.4f} → {trained['losses'][-1]:.4f} in {count(steps, 'step')}",
             f"speed      {speed}{' (emulated)' if emulate else ''}",
             memory_line(peaks),
         ]

@@ -9,6 +9,7 @@ from typing import Any
 from pibroch.runtime.directives import Cut, Order, Place, Recompute, Replicate, Schedule, Split
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.trace import CAUSES, EXPOSED
+from pibroch.runtime.words import count
 from pibroch.view.data import CAUSE_TEXT, Run
 
 COMPUTE = ("F", "B", "BI", "BW", "UPDATE")
@@ -193,7 +194,7 @@ def directives(schedule: Schedule) -> str:
             text = f"{_where(d.filter)} over {_devices(d.devices)}, reductions on {d.reduce_stream}"
             text += f" in buckets of {d.bucket_size:g} MB" if d.bucket_size else ""
         elif isinstance(d, Split):
-            text = f"{d.num_microbatches} microbatches, named {d.dim_name}"
+            text = f"{count(d.num_microbatches, 'microbatch')}, named {d.dim_name}"
             text += f", of {_where(d.filter)}" if d.filter else ""
         elif isinstance(d, Cut):
             text = "stage boundaries before layer " + ", ".join(str(at) for at in d.at)

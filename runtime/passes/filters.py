@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pibroch.runtime.dag import Dag, invalid
 from pibroch.runtime.model import LayerSpec
+from pibroch.runtime.words import count
 
 Filter = Mapping[str, int | str | None]
 Selected = tuple[str, int, int, int]  # (op, stage, part, mb)
@@ -58,7 +59,7 @@ def stages_of(dag: Dag, directive: int, filt: Filter, *, name: str) -> list[int]
             if all(hits):
                 selected.append(stage)
     if not selected:
-        raise invalid(directive, f"{name}'s filter {dict(filt)} matches nothing (stages 0 to {dag.stages - 1})")
+        raise invalid(directive, f"{name}'s filter {dict(filt)} matches nothing ({count(dag.stages, 'stage')})")
     return selected
 
 
@@ -87,8 +88,6 @@ def select(dag: Dag, directive: int, filt: Filter) -> list[Selected]:
         ]
         found += [(one, s, p, i) for i in mbs for s, p in keys if (one, s, p, i) in dag.compute]
     if not found:
-        raise invalid(
-            directive,
-            f"the filter {dict(filt)} matches nothing ({dag.stages} stages, {dag.microbatches} microbatches)",
-        )
+        size = f"{count(dag.stages, 'stage')}, {count(dag.microbatches, 'microbatch')}"
+        raise invalid(directive, f"the filter {dict(filt)} matches nothing ({size})")
     return found

@@ -17,6 +17,7 @@ from pibroch.runtime.dag import Dag, invalid
 from pibroch.runtime.directives import Cut, Order, Recompute, Replicate
 from pibroch.runtime.passes.filters import check_tags, matches_layer, stages_of
 from pibroch.runtime.plan import ChunkSpec
+from pibroch.runtime.words import count
 
 MB = 1_000_000
 
@@ -102,7 +103,8 @@ def _stage_bounds(dag: Dag) -> list[int]:
         return [0, *at, len(layers)]
     stages = max(named, 1)
     if stages > len(layers):
-        raise invalid(None, f"{stages} stages, but the model has only {len(layers)} layers to cut between")
+        have = count(len(layers), "layer")
+        raise invalid(None, f"{count(stages, 'stage')}, but the model has only {have} to cut between")
     return balanced_bounds([layer.flops for layer in layers], stages)
 
 
