@@ -19,7 +19,9 @@ def command(
     """Prove a schedule: every rule of the verifier over all devices at once, then a simulated step."""
     from pibroch.cli.loading import Refused, load_model, load_schedule_named, lower_named
     from pibroch.cli.report import (
+        VERIFIED,
         choose_costs,
+        costs_line,
         plan_line,
         simulation_lines,
         simulation_row,
@@ -30,7 +32,7 @@ def command(
     from pibroch.runtime.verify import verify
 
     limit = parse_bytes(memory_limit)
-    costs = choose_costs(profile)
+    costs, kind = choose_costs(profile), "profile" if profile else "estimated"
     parsed = load_schedule_named(schedule)
     spec = load_model(model).spec
     result: dict[str, Any] = {"ok": False, "schedule": str(schedule), "model": spec.name}
@@ -39,8 +41,8 @@ def command(
     except Refused as error:
         # The compiler found it before there was a plan to verify: report it in the same form.
         row = {"rule": error.rule, "where": error.where, "message": error.reason}
-        lines = ["refused    by the compiler", f"  {error.rule} {error.where}: {error.reason}"]
-        finish({**result, "violations": [row], "simulated": None}, lines, as_json=as_json)
+        refused = {**result, "violations": [row], "simulated": None}
+        finish(refused, [], problems=[f"{schedule}: refused by the compiler: {error.short}"], as_json=as_json)
         return
     say(f"verifying {len(plan.tasks)} tasks")
     violations = verify(plan, model=spec)
@@ -50,8 +52,8 @@ def command(
         violations = verify(plan, model=spec, memory_limit=limit, peak_bytes=simulation.peak_bytes)
     result["ok"] = not violations
     result["violations"] = violation_rows(violations)
-    result["simulated"] = simulation_row(simulation) if simulation else None
-    lines = [plan_line(plan), *violation_lines(violations)]
+    result["simulated"] = {**simulation_row(simulation), "costs": kind} if simulation else None
+    lines = [plan_line(plan), *([] if violations else [VERIFIED])]
     if simulation:
-        lines += simulation_lines(simulation)
-    finish(result, lines, as_json=as_json)
+        lines += [*simulation_lines(simulation), costs_line(kind)]
+    finish(result, lines, problems=violation_lines(str(schedule), violations), as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,15 +76,25 @@ def out(lines: str | Sequence[str]) -> None:
         raise InputError(f"standard output: {explain(error)}") from error
 
 
-def finish(result: Mapping[str, Any], lines: str | Sequence[str], *, as_json: bool, failure: int = 1) -> None:
-    """Print a command's result: for people, or as one JSON object with `--json`.
+def finish(
+    result: Mapping[str, Any],
+    lines: str | Sequence[str],
+    *,
+    as_json: bool,
+    problems: Sequence[str] = (),
+    failure: int = 1,
+) -> None:
+    """Print a command's result: for people, or as one JSON object with `--json`, which holds the problems already.
 
-    Leaves with exit code `failure` where the result says `"ok": False`.
+    `problems` go to stderr, as every error does. Leaves with exit code `failure` where the result says `"ok": False`.
     """
     if as_json:
         out(json.dumps(_plain_numbers(result), allow_nan=False, default=_jsonable))
     else:
-        out(lines)
+        if lines:
+            out(lines)
+        if problems:
+            print("pibroch: " + "\n".join(problems), file=sys.stderr, flush=True)
     if result.get("ok") is False:
         raise typer.Exit(failure)
 

@@ -9,6 +9,7 @@ import typer
 
 from pibroch.cli.common import Deadline, Json, LauncherName, Model, finish, say
 from pibroch.runtime.files import check_writable, write_atomically
+from pibroch.runtime.words import count
 
 NAME = "demo"
 INTENT = "1F1B over 2 stages, 8 microbatches"
@@ -28,7 +29,7 @@ def command(
     from pibroch.agents.schedule_writer import write_schedule
     from pibroch.cli.generate import intent_lines, written_lines
     from pibroch.cli.loading import load_model
-    from pibroch.cli.report import plan_line, simulation_lines, simulation_row
+    from pibroch.cli.report import costs_line, plan_line, simulation_lines, simulation_row
     from pibroch.cli.running import (
         Options,
         equivalence_line,
@@ -63,7 +64,7 @@ def command(
         simulation = simulate(plan, AnalyticCosts())
         say("comparing with the single process")
         verdict = judged(trainer, seed=0)
-        say(f"training {loaded.workload.name} for {steps} steps on {plan.devices} workers")
+        say(f"training {loaded.workload.name} for {count(steps, 'step')} on {count(plan.devices, 'worker')}")
         trained = train(trainer, steps=steps, every=max(1, steps // 10))
         write_view(page, trainer, trace=trainer.trace(), verdict=verdict, tokens_per_s=trained["tokens_per_s"])
         compared = compare(trainer, family=written.intent.family, pairs=pairs, progress=say)
@@ -89,6 +90,7 @@ def command(
         plan_line(plan),
         *written_lines(written),
         *simulation_lines(simulation)[:1],
+        costs_line("estimated"),
         equivalence_line(verdict),
         *loss_lines(trained["losses"]),
         *speed_lines(compared),

@@ -89,7 +89,9 @@ def command(
         "why": written.why,
         "measured": measurement.result if measurement else None,
     }
-    lines = [*intent_lines(written.intent), *written_lines(written)]
+    lines = intent_lines(written.intent)
+    if written.verified:
+        lines += written_lines(written)
     if written.schedule is not None:
         text = schedule_text(written.schedule)
         if out is not None:
@@ -98,7 +100,8 @@ def command(
         else:
             lines.append(text)
         lines += measurement.lines if measurement else []
-    finish(result, lines, as_json=as_json)
+    problems = [] if written.verified else written_lines(written)
+    finish(result, lines, problems=problems, as_json=as_json)
 
 
 def phase_rows(written: Written) -> list[dict[str, Any]]:
@@ -130,9 +133,11 @@ def intent_lines(intent: Intent) -> list[str]:
 
 def written_lines(written: Written) -> list[str]:
     """Who wrote it and how often it took; the last feedback where it failed."""
+    from pibroch.cli.report import VERIFIED
+
     tries = ", ".join(f"phase {p.phase} in {p.attempts}" for p in written.phases if p.attempts)
     lines = [f"written    by {written.lm}: {tries}", *(f"  {reason}" for reason in written.why)]
     if written.verified:
-        return [*lines, "verified   every rule holds, V1 to V9, over all devices"]
+        return [*lines, VERIFIED]
     last = next((p.feedback[-1] for p in reversed(written.phases) if p.feedback and p.feedback[-1]), [])
-    return [*lines, "refused    no candidate passed; nothing was written", *(f"  {row}" for row in last)]
+    return ["no candidate passed: nothing was written", *(f"  {row}" for row in last), *lines]

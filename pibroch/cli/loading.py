@@ -69,6 +69,7 @@ class Refused(InputError):
     def __init__(self, source: str, message: str) -> None:
         super().__init__(f"{source}: {message}")
         match = re.fullmatch(r"(V\d): (?:(directive \d+): )?(.*)", message, flags=re.S)
+        self.short = message
         self.rule = match[1] if match else ""
         self.where = (match and match[2]) or source
         self.reason = match[3] if match else message

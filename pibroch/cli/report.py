@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pibroch.cli.common import show_bytes, show_seconds
+from pibroch.runtime.words import count
 
 if TYPE_CHECKING:
     from pibroch.runtime.costs import Costs
@@ -12,13 +13,21 @@ if TYPE_CHECKING:
     from pibroch.runtime.simulate import Simulation
     from pibroch.runtime.verify import Violation
 
+VERIFIED = "verified   every rule holds, V1 to V9, over all devices"
+COSTS = {
+    "estimated": "estimated from operations",
+    "measured": "measured on these workers",
+    "profile": "from a profile",
+    "units": "unit costs",
+}
+
 
 def plan_line(plan: Plan) -> str:
     """How large a plan is, in one line."""
     replicas = f" × {plan.replicas} replicas" if plan.replicas > 1 else ""
     return (
-        f"plan       {plan.model}: {plan.stages} stages{replicas} on {plan.devices} devices, "
-        f"{plan.microbatches} microbatches, {len(plan.tasks)} tasks"
+        f"plan       {plan.model}: {count(plan.stages, 'stage')}{replicas} on {count(plan.devices, 'device')}, "
+        f"{count(plan.microbatches, 'microbatch')}, {len(plan.tasks)} tasks"
     )
 
 
@@ -26,11 +35,11 @@ def violation_rows(violations: list[Violation]) -> list[dict[str, str]]:
     return [{"rule": v.rule, "where": v.where, "message": v.message} for v in violations]
 
 
-def violation_lines(violations: list[Violation], *, most: int = 20) -> list[str]:
-    """The verdict of the verifier; at most `most` violations in full."""
+def violation_lines(source: str, violations: list[Violation], *, most: int = 20) -> list[str]:
+    """What the verifier found in `source`, at most `most` violations in full; nothing where every rule holds."""
     if not violations:
-        return ["verified   every rule holds, V1 to V9, over all devices"]
-    lines = [f"refused    {len(violations)} violation{'s' if len(violations) > 1 else ''}"]
+        return []
+    lines = [f"{source}: refused by the verifier: {count(len(violations), 'violation')}"]
     # A message opens with its rule and place already, and may draw the rows around the fault below.
     lines += ["  " + v.message.replace("\n", "\n  ") for v in violations[:most]]
     if len(violations) > most:
@@ -64,6 +73,11 @@ def simulation_lines(simulation: Simulation, *, units: bool = False, memory: boo
     if memory:
         lines.append(f"memory     {', '.join(show_bytes(b) for b in simulation.peak_bytes)} at most, per device")
     return lines
+
+
+def costs_line(costs: str) -> str:
+    """Which costs a simulated step was timed with: "estimated", "measured", "profile" or "units"."""
+    return f"costs      {COSTS[costs]}"
 
 
 def choose_costs(profile: str | None, *, unit_costs: bool = False) -> Costs:

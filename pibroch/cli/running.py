@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pibroch.cli.common import say, show_bytes
 from pibroch.runtime.files import write_atomically
+from pibroch.runtime.words import count
 
 if TYPE_CHECKING:
     from pibroch.evals.judge import Verdict
@@ -128,10 +129,12 @@ def memory_line(peaks: list[int]) -> str:
 
 def write_view(path: Path, trainer: Trainer, *, trace: Trace, verdict: Verdict | None, tokens_per_s: float) -> None:
     """The HTML page of a run: simulated with the costs that were measured on the same workers, beside measured."""
+    from pibroch.cli.report import COSTS
     from pibroch.runtime.simulate import simulate
 
     costs = trainer.emulate or trainer.profile()
-    facts: dict[str, Any] = {"verified": True, "tokens_per_second": tokens_per_s}
+    kind = COSTS["profile" if trainer.emulate else "measured"]
+    facts: dict[str, Any] = {"verified": True, "tokens_per_second": tokens_per_s, "costs": kind}
     if verdict is not None:
         facts |= {"equal": verdict.ok, "reference": verdict.reference, "largest_difference": _largest(verdict)}
     plan = trainer.plan
@@ -147,7 +150,7 @@ def page(
     from pibroch.view import render
 
     replicas = f", {plan.replicas} replicas" if plan.replicas > 1 else ""
-    title = f"{plan.model}: {plan.stages} stages{replicas}, {plan.microbatches} microbatches"
+    title = f"{plan.model}: {count(plan.stages, 'stage')}{replicas}, {count(plan.microbatches, 'microbatch')}"
     stages = stage_texts(schedule, spec, len(plan.tasks))
     return render(
         title=title, plan=plan, schedule=schedule, simulation=simulation, trace=trace, verdict=facts, stages=stages

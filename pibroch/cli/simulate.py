@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Simulate one step. Without a model every stage is one equal layer."""
     from pibroch.cli.loading import load_model, load_schedule_named, lower_named
-    from pibroch.cli.report import choose_costs, plan_line, simulation_lines, simulation_row
+    from pibroch.cli.report import choose_costs, costs_line, plan_line, simulation_lines, simulation_row
     from pibroch.runtime.families import build
     from pibroch.runtime.profile import load_profile
     from pibroch.runtime.simulate import simulate
@@ -62,6 +62,7 @@ def command(
     simulation = simulate(plan, costs)
     result = {"ok": True, "family": family, "devices": plan.devices, **simulation_row(simulation)}
     lines = [plan_line(plan), *simulation_lines(simulation, units=unit_costs, memory=bool(model or profile))]
+    lines.append(costs_line("units" if unit_costs else "profile" if profile else "estimated"))
     finish(result, lines, as_json=as_json)
 
 

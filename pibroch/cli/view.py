@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Write the timeline, idle time by cause, memory and directives as one HTML file that needs no network."""
     from pibroch.cli.loading import load_model, load_schedule_named, load_workload_named, lower_named
-    from pibroch.cli.report import choose_costs
-    from pibroch.cli.running import Options, judged, open_trainer, page, train, write_view
+    from pibroch.cli.report import COSTS, choose_costs, costs_line
+    from pibroch.cli.running import Options, equivalence_line, judged, open_trainer, page, train, write_view
     from pibroch.runtime.errors import InputError
     from pibroch.runtime.simulate import simulate
     from pibroch.runtime.verify import verify
@@ -63,14 +63,18 @@ def command(
             verdict = judged(trainer, seed=seed)
             trained = train(trainer, steps=3)
             write_view(out, trainer, trace=trainer.trace(), verdict=verdict, tokens_per_s=trained["tokens_per_s"])
-        result = {"ok": True, "view": out, "measured": True, "emulated": emulate is not None, "equal": verdict.ok}
+        result = {"ok": verdict.ok, "view": out, "measured": True, "emulated": emulate is not None, "equal": verdict.ok}
+        kind = "profile" if emulate else "measured"
+        lines = [equivalence_line(verdict), costs_line(kind), f"view       {out}"]
     else:
-        costs = choose_costs(profile)
+        costs, kind = choose_costs(profile), "profile" if profile else "estimated"
         spec = load_model(model).spec
         plan = lower_named(schedule, parsed, spec)
         violations = verify(plan, model=spec)
         if violations:
             raise InputError(f"{schedule}: {violations[0].message}")
-        write_atomically(out, page(parsed, spec, plan, simulate(plan, costs), facts={"verified": True}))
+        facts = {"verified": True, "costs": COSTS[kind]}
+        write_atomically(out, page(parsed, spec, plan, simulate(plan, costs), facts=facts))
         result = {"ok": True, "view": out, "measured": False, "emulated": False, "equal": None}
-    finish(result, str(out), as_json=as_json)
+        lines = [costs_line(kind), f"view       {out}"]
+    finish({**result, "costs": kind}, lines, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_people_read_it_too(capsys: Capture, schedule: Path) -> None:
     assert said.code == 0
     assert "2 stages × 2 replicas on 4 devices" in said.out
     assert "verified" in said.out
+    assert "costs      estimated from operations" in said.out
     assert "capturing mlp-tiny" in said.err
     assert "capturing" not in said.out
 
@@ -62,6 +64,23 @@ def test_missing_replicate_is_reported_with_its_rule(capsys: Capture, schedule: 
     assert said.json["ok"] is False
     assert "V8" in {row["rule"] for row in said.json["violations"]}
     assert said.json["simulated"] is None
+    plain = here(capsys, "check", schedule, "--model", "mlp-tiny")
+    assert (plain.code, "V8" in plain.out) == (1, False)
+    assert re.search(r"^pibroch: .*refused by the verifier: \d violations?\n  V8 ", plain.err, flags=re.M)
+
+
+def test_what_the_compiler_refuses_is_an_error_as_well(capsys: Capture, schedule: Path) -> None:
+    edit(schedule, lambda rows: rows.append({"op": "order", "filters": [{"PP": 2, "MB": 0}, {"PP": 2, "MB": 1}]}))
+    plain = here(capsys, "check", schedule, "--model", "mlp-tiny")
+    assert (plain.code, plain.out) == (1, "")
+    assert "refused by the compiler: V9: directive 7: order names stage 2, but the places" in plain.err
+
+
+def test_one_of_each_is_singular(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text('[{"op": "place", "devices": [0]}]')
+    said = here(capsys, "check", file, "--model", "mlp-tiny")
+    assert "1 stage on 1 device, 1 microbatch," in said.out
 
 
 def test_rows_that_wait_for_each_other_are_rule_v5(capsys: Capture, tmp_path: Path) -> None:
@@ -140,6 +159,31 @@ def test_model_without_annotations(capsys: Capture, schedule: Path, monkeypatch:
     said = here(capsys, "check", schedule, "--model", "plain_job:workload", "--json")
     assert said.code == 1
     assert "annotate" in said.json["error"]["message"]
+
+
+def test_a_misspelt_tag_is_one_warning_on_stderr(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typo_job.py").write_text(
+        "import torch\nfrom torch import nn\nfrom pibroch import Workload, annotate\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.part = nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n"
+        "        with annotate('LAYR'):\n"
+        "            return self.part(x)\n"
+        "def workload():\n"
+        "    return Workload(name='typo', model=Net, loss=lambda m, b: m(b).mean(),\n"
+        "                    optimizer=torch.optim.AdamW, batch=lambda size, step: torch.zeros(size, 4))\n"
+    )
+    (tmp_path / "one.json").write_text('[{"op": "place", "devices": [0]}]')
+    said = here(capsys, "check", "one.json", "--model", "typo_job:workload", "--json")
+    assert said.code == 0
+    assert [line for line in said.err.splitlines() if "warning" in line] == [
+        "pibroch: warning: typo: the tag 'LAYR' is taken as a name of its own: did you mean LAYER? (tags: LAYR)"
+    ]
 
 
 def test_unexpected_exception_is_one_line(capsys: Capture, schedule: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_helper import here
 
+from pibroch.evals.judge import Verdict, judge
 from pibroch.runtime.directives import schedule_text
 from pibroch.runtime.families import build
 from pibroch.runtime.trace import read_trace
+from pibroch.runtime.trainer import Trainer
 
 Capture = pytest.CaptureFixture[str]
 LOCAL = ("--launcher", "local")
@@ -101,6 +105,23 @@ def test_emulated_results_say_so(capsys: Capture, schedule: Path, tmp_path: Path
     assert said.json["step_s"] >= 0.24
     assert "Emulated" in view.read_text()
     assert "Measured" not in view.read_text()
+
+
+def test_view_of_a_run_that_differs_is_written_and_refused(
+    capsys: Capture, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differs(trainer: Trainer, *, seed: int) -> Verdict:
+        return replace(judge(trainer), ok=False, worst="weight.0", max_rel_grad_err=0.5)
+
+    monkeypatch.setattr("pibroch.cli.running.judged", differs)
+    view = tmp_path / "v.html"
+    said = here(capsys, "view", schedule, "--model", "mlp-tiny", "--measure", *LOCAL, "-o", view)
+    assert said.code == 1
+    assert re.search(r"DIFFERS .*weight\.0, relative error 0\.5", said.out)
+    assert "costs      measured on these workers" in said.out
+    page = view.read_text()
+    assert "not equal to the reference" in page
+    assert "measured on these workers" in page
 
 
 @pytest.mark.parametrize(
