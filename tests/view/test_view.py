@@ -169,6 +169,12 @@ def test_no_problem_no_request_no_sideways_scrolling(
     assert chrome.problems == []
     assert chrome.requests == [path.resolve().as_uri()]
     assert chrome.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = chrome.evaluate("(b => b.scrollWidth - b.clientWidth)(document.getElementById('table').parentElement)")
+    assert hidden == 0 if width == 1280 else hidden > 0
+    # What is cut off at the side of its box shows a shadow there.
+    assert "linear-gradient" in chrome.evaluate(
+        "getComputedStyle(document.getElementById('table').parentElement).backgroundImage"
+    )
     assert chrome.evaluate("getComputedStyle(document.body).backgroundColor") == (
         "rgb(18, 22, 28)" if dark else "rgb(253, 252, 250)"
     )
