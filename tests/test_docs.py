@@ -14,7 +14,8 @@ import typer
 from cli_helper import fresh, here
 
 from pibroch.cli.app import app
-from pibroch.runtime.directives import parse_schedule
+from pibroch.runtime.directives import parse_schedule, schedule_text
+from pibroch.runtime.families import build
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import uniform_model
 from pibroch.runtime.verify import verify
@@ -122,6 +123,19 @@ def test_quickstart_script_trains(tmp_path: Path) -> None:
     losses = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
+
+
+def test_readme_and_trainer_scripts_train(tmp_path: Path) -> None:
+    (readme,) = blocks(TOP / "README.md", "python")
+    small = readme.replace("gpt-tiny", "mlp-tiny").replace('("mine.json"))', '("mine.json"), launcher="local")')
+    assert small.count("mlp-tiny") == small.count('launcher="local")') == 1
+    usual, weights = blocks(TOP / "docs/trainer.md", "python")
+    saved = "import torch\ntorch.save(torch.nn.Linear(8, 8).state_dict(), 'weights.pt')\n"
+    (tmp_path / "mine.json").write_text(schedule_text(build("1f1b", devices=2, microbatches=2)))
+    for code in (small, usual, saved + weights + "model()\n"):
+        (tmp_path / "script.py").write_text(code)
+        done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
 
 
 def test_readme_python_uses_public_names_only() -> None:
