@@ -151,7 +151,7 @@ def test_dropout_draws_the_same_numbers_whatever_the_stages() -> None:
 def test_what_a_replay_refuses_and_when_its_sums_are_exact() -> None:
     workload = load_workload("mlp-tiny")
     captured, plan = captured_and_plan(workload, devices=2, microbatches=3)
-    with pytest.raises(InputError, match="5 samples does not divide into 1 replicas x 3 microbatches"):
+    with pytest.raises(InputError, match="5 samples does not divide into 1 replica x 3 microbatches"):
         Replay(workload, captured, plan, seed=0).gradients(workload.batch(5, 0))
     assert exact_sums(plan)
     assert exact_sums(captured_and_plan(workload, devices=2, microbatches=1, replicas=2)[1])

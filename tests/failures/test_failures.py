@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 RUN = ["run", "s.json", "--model", "mlp-tiny", "--no-judge", "--steps", "1"]
 LOCAL = [*RUN, "--launcher", "local"]
 CHECK = ["check", "s.json", "--model"]
-MID_STEP = "training 1 steps"  # the last word before the step; under emulation the step lasts minutes
+MID_STEP = "training 1 step "  # the last word before the step; under emulation the step lasts minutes
 SLOW = ["--emulate", "slow.json"]
 
 PROFILE = {

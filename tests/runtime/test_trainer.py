@@ -143,7 +143,7 @@ def test_another_microbatch_size_is_captured_on_the_fly(plain: Trainer) -> None:
 
 def test_a_batch_that_does_not_divide_is_refused(plain: Trainer) -> None:
     plain.load(PIPELINE)
-    with pytest.raises(InputError, match="7 samples does not divide into 1 replicas x 3 microbatches"):
+    with pytest.raises(InputError, match="7 samples does not divide into 1 replica x 3 microbatches"):
         plain.step(tiny_models.batch(7, 0))
     with pytest.raises(InputError, match="samples along dimension 0"):
         plain.step({"x": torch.zeros(6, 8), "y": torch.zeros(5, 8)})
