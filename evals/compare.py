@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from pibroch.evals.gpt import GPT, mean_loss
 from pibroch.evals.peers import PEERS, PeerPool
 from pibroch.evals.reference import fresh_model, one_thread
 from pibroch.evals.timing import Paired, measurement_lock, paired
+from pibroch.runtime.batches import piece
 from pibroch.runtime.trainer import Trainer
 from pibroch.runtime.workload import Batch, Workload
 
@@ -72,15 +71,15 @@ class _Single:
         self.loss = workload.loss
         size = workload.microbatch
         self.pieces = [
-            tree_map(lambda t, at=i * size: t[at : at + size] if isinstance(t, Tensor) else t, batch)
+            piece(batch, i * size, (i + 1) * size)
             for i in range(parts)
         ]
 
     def step(self) -> None:
         self.model.zero_grad(set_to_none=True)
         with one_thread():
-            for piece in self.pieces:
-                loss = self.loss(self.model, piece)
+            for sample in self.pieces:
+                loss = self.loss(self.model, sample)
                 mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
                 (mean / len(self.pieces)).backward()
 
