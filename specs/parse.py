@@ -1,0 +1,67 @@
+"""From a `*.spec.md` to a `Spec`: YAML front matter, prose sections, and one `python` block: parsed, never run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pibroch.specs.block import read_block
+from pibroch.specs.errors import SpecError
+from pibroch.specs.front import read_front
+from pibroch.specs.links import check_links
+from pibroch.specs.model import Spec
+
+SUFFIX = ".spec.md"
+_FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^##[ \t]+(.+?)[ \t]*$", re.MULTILINE)
+SECTIONS = ("intent", "functionality", "algorithm", "concurrency")
+
+
+def load_spec(path: str | Path) -> Spec:
+    """Read and parse one file. Raises `SpecError` with the line."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SpecError(path, 0, f"cannot be read: {reason}") from error
+    return parse_spec(text, path)
+
+
+def parse_spec(text: str, path: str | Path = "spec") -> Spec:
+    """Parse a spec's text; `path` is for messages. Raises `SpecError` with the line."""
+    path = Path(path)
+    match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
+    if not match:
+        raise SpecError(path, 1, "a spec opens with YAML front matter between two lines of `---`")
+    front, lines = read_front(path, match[1], 2)
+    fences = [f for f in _FENCE.finditer(text, match.end()) if f[1] == "python"]
+    if len(fences) != 1:
+        raise SpecError(path, _line(text, match.end()), f"a spec has one ```python block, this one has {len(fences)}")
+    fence = fences[0]
+    relies, units, helpers = read_block(path, front, fence[2], _line(text, fence.start(2)), lines)
+    spec = Spec(path, front, relies, units, helpers, _sections(path, text, match.end()), fence[2], text, lines)
+    check_links(spec)
+    return spec
+
+
+def _sections(path: Path, text: str, start: int) -> dict[str, str]:
+    hidden = _FENCE.sub(lambda f: re.sub(r"[^\n]", " ", f[0]), text)  # a `##` in code opens no section
+    heads = list(_HEADING.finditer(hidden, start))
+    found: dict[str, str] = {}
+    for head, following in zip(heads, [*heads[1:], None], strict=True):
+        name = head[1].lower()
+        if name not in SECTIONS:
+            titles = ", ".join(s.capitalize() for s in SECTIONS)
+            raise SpecError(path, _line(text, head.start()), f"unknown section {head[1]!r}; the sections are {titles}")
+        if name in found:
+            raise SpecError(path, _line(text, head.start()), f"section {head[1]!r} stands twice")
+        body = text[head.end() : following.start() if following else len(text)]
+        found[name] = re.sub(r"<!--.*?-->", "", _FENCE.sub("", body), flags=re.DOTALL).strip()
+    if not found.get("intent"):
+        raise SpecError(path, _line(text, start), "section 'Intent' is missing or empty: say what the module is for")
+    return found
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
