@@ -10,6 +10,7 @@ from pibroch.specs.errors import SpecError
 from pibroch.specs.front import read_front
 from pibroch.specs.links import check_links
 from pibroch.specs.model import Spec
+from pibroch.specs.whitelist import check_trees
 
 SUFFIX = ".spec.md"
 _FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -42,6 +43,7 @@ def parse_spec(text: str, path: str | Path = "spec") -> Spec:
     relies, units, helpers = read_block(path, front, fence[2], _line(text, fence.start(2)), lines)
     spec = Spec(path, front, relies, units, helpers, _sections(path, text, match.end()), fence[2], text, lines)
     check_links(spec)
+    check_trees(spec)
     return spec
 
 
