@@ -5,8 +5,8 @@ Terms
             inputs, gradient of the weights). A stage's backward of one microbatch is either whole or split.
     rows    per pipeline position, its chunks in the order in which its compute stream runs them.
 
-F of stage s waits for F of stage s - 1 of the same microbatch; B and BI wait for F of their own stage and for B or BI of
-stage s + 1; BW waits for BI. There are no transfers and no other costs, so positions idle where a chunk waits.
+F of stage s waits for F of stage s - 1 of the same microbatch; B and BI wait for F of their own stage and for B or BI
+of stage s + 1; BW waits for BI. There are no transfers and no other costs: a position idles where a chunk waits.
 
 Every function takes any rows, wrong ones too, and raises nothing: what cannot run to its end finishes at -1.
 """
@@ -23,12 +23,12 @@ Rows = list[list[Chunk]]
 _KINDS = ("F", "B", "BI", "BW")
 _HELD = {"F": 1, "B": -1, "BW": -1}  # what a chunk adds to the microbatches in flight
 
-SIGNATURES: Final = '''
+SIGNATURES: Final = """
 def chunks(kinds: list[str], p: int, m: int, v: int) -> list[list[tuple[str, int, int]]]: ...
 def finish(rows: list[list[tuple[str, int, int]]], f: int, b: int, w: int) -> int: ...
 def idle(rows: list[list[tuple[str, int, int]]], f: int, b: int, w: int) -> list[int]: ...
 def in_flight(rows: list[list[tuple[str, int, int]]]) -> list[int]: ...
-'''
+"""
 
 
 def chunks(kinds: list[str], p: int, m: int, v: int) -> Rows:
