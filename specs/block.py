@@ -25,13 +25,19 @@ def read_block(
     own: list[ast.stmt] = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            units.append(reader.unit(node.name, node.body, node, is_class=True))
+            if node.bases or node.keywords or node.decorator_list:
+                raise reader.fail(node, f"class {node.name}: no bases and no decorators; a spec says all itself")
+            if node.name in {unit.name for unit in units} or node.name == front.module:
+                raise reader.fail(node, f"{node.name} is specified twice")
+            units.append(reader.unit(node.name, node.body, node, is_class=True, lines=lines))
         elif isinstance(node, ast.FunctionDef) and node.name not in front.guarantee.exports:
+            if node.name in helpers:
+                raise reader.fail(node, f"helper {node.name} is defined twice")
             helpers[node.name] = reader.helper(node)
         else:
             own.append(node)
     if own:
-        units.insert(0, reader.unit(front.module, own, own[0], is_class=False))
+        units.insert(0, reader.unit(front.module, own, own[0], is_class=False, lines=lines))
     return relies, tuple(units), helpers
 
 
@@ -39,10 +45,11 @@ def _rely(path: Path, front: FrontMatter, index: int, lines: dict[str, int]) -> 
     entry = front.rely[index]
     at = lines.get(f"rely.{index}.uses", lines.get(f"rely.{index}", 1))
     try:
-        node = ast.parse(entry.uses.rstrip().rstrip(":") + ": ...").body[0]
-    except SyntaxError as error:
-        raise SpecError(path, at, f"rely {entry.module}: `uses` is no signature: {error.msg}") from error
-    if not isinstance(node, ast.FunctionDef):
+        node, *rest = ast.parse(entry.uses.rstrip(" \n.:") + ": ...").body
+    except (SyntaxError, ValueError) as error:
+        message = getattr(error, "msg", error)
+        raise SpecError(path, at, f"rely {entry.module}: `uses` is no signature: {message}") from error
+    if rest or not isinstance(node, ast.FunctionDef):
         raise SpecError(path, at, f'rely {entry.module}: `uses` is a function, such as "def last(n: int) -> list[int]"')
     reader = _Reader(path, entry.uses, at)
     owner = f"rely:{entry.module}.{node.name}"
@@ -51,9 +58,10 @@ def _rely(path: Path, front: FrontMatter, index: int, lines: dict[str, int]) -> 
         for j, text in enumerate(texts):
             line = lines.get(f"rely.{index}.{kind}.{j}", at)
             try:
-                tree = ast.parse(text, mode="eval").body
-            except SyntaxError as error:
-                raise SpecError(path, line, f"rely {entry.module}, {kind}: {error.msg}: {text}") from error
+                tree = ast.parse(text.strip(), mode="eval").body
+            except (SyntaxError, ValueError) as error:
+                message = getattr(error, "msg", error)
+                raise SpecError(path, line, f"rely {entry.module}, {kind}: {message}: {text}") from error
             identity = f"rely.{entry.module}.{node.name}.{kind}.{j}"
             clauses.append(Clause(identity, _kind(kind), owner, line, text, tree))
     params, returns = reader.signature(node, method=False)
@@ -82,24 +90,33 @@ class _Reader:
             raise self.fail(1, f"the block cannot be parsed: {error}") from error
 
     def text(self, node: ast.AST) -> str:
-        return " ".join((ast.get_source_segment(self.source, node) or ast.unparse(node)).split())
+        """The source on one line."""
+        segment = ast.get_source_segment(self.source, node)
+        if segment is None or ("\n" in segment and "#" in segment):  # a comment would swallow what follows it
+            segment = ast.unparse(node)
+        return " ".join(segment.split())
 
     def line(self, node: ast.AST) -> int:
         return self.first + int(getattr(node, "lineno", 1)) - 1
 
-    def unit(self, name: str, body: list[ast.stmt], at: ast.AST, *, is_class: bool) -> Unit:
+    def unit(self, name: str, body: list[ast.stmt], at: ast.AST, *, is_class: bool, lines: dict[str, int]) -> Unit:
         fields: dict[str, str] = {}
         view: tuple[str, ...] = ()
         invariants: list[Clause] = []
         operations: dict[str, Operation] = {}
         for node in body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is None:
+                if node.target.id in fields or node.target.id.startswith("_"):
+                    raise self.fail(node, f"{name}: the field {node.target.id!r} stands twice or begins with `_`")
                 fields[node.target.id] = self.text(node.annotation)
+                lines[f"field.{name}.{node.target.id}"] = self.line(node)
             elif isinstance(node, ast.FunctionDef):
                 if node.name in operations:
                     raise self.fail(node, f"{node.name} is specified twice")
                 operations[node.name] = self.operation(node, method=is_class)
             elif (call := _call(node)) and call[0] == "view":
+                if view or not call[1].args:
+                    raise self.fail(node, f"{name}: one view(...), which names at least one field")
                 view = tuple(self.names(call[1]))
             elif call and call[0] == "invariant":
                 invariants.append(self.clause(call[1], "invariant", name))
@@ -107,14 +124,17 @@ class _Reader:
                 raise self.fail(node, f"not part of a spec: {self.text(node)[:60]!r}; here stand fields, view(...), "
                                       "invariant(...), functions and classes")  # fmt: skip
         for field in view:
+            if view.count(field) > 1:
+                raise self.fail(at, f"{name}: view names {field!r} twice")
             if field not in fields:
                 raise self.fail(at, f"{name}: view names {field!r}, which is no declared field")
         return Unit(name, is_class, fields, view, tuple(invariants), operations, self.line(at))
 
     def helper(self, node: ast.FunctionDef) -> Helper:
-        if all(_is_prose(statement) for statement in node.body):
-            raise self.fail(node, f"{node.name} has no body and is not exported: list it under guarantee.exports, or "
-                                  "give it a body that defines a word of the clauses")  # fmt: skip
+        words = {call[0] for statement in node.body if (call := _call(statement))}
+        if words & set(_IN_OPERATIONS) or all(_is_prose(statement) for statement in node.body):
+            raise self.fail(node, f"{node.name} is not exported and defines no word of the clauses: list it under "
+                                  "guarantee.exports, or give it a body that returns something")  # fmt: skip
         params, returns = self.signature(node, method=False)
         source = ast.get_source_segment(self.source, node) or ""
         return Helper(node.name, params, returns, source, self.line(node), node)
@@ -125,6 +145,8 @@ class _Reader:
         modifies: tuple[str, ...] = ()
         for statement in node.body:
             call = _call(statement)
+            if call and call[0] in ("modifies", "when") and node.name == "__init__":
+                raise self.fail(statement, f"{call[0]}(...) has no meaning in a constructor")
             if call and call[0] == "modifies":
                 modifies += tuple(self.names(call[1]))
             elif call and call[0] in _IN_OPERATIONS:

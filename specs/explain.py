@@ -69,7 +69,8 @@ def _witness(node: ast.Call) -> tuple[str, ast.expr] | None:
     generators = [ast.comprehension(g.target, g.iter, list(g.ifs), 0) for g in generator.generators]
     generators[-1].ifs.append(condition)
     one = len(names) == 1
-    shown: ast.expr = ast.Name(names[0], ast.Load()) if one else ast.Tuple([ast.Name(n, ast.Load()) for n in names], ast.Load())
+    read: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
+    shown = read[0] if one else ast.Tuple(read, ast.Load())
     made = ast.ListComp(shown, generators)
     first = ast.Subscript(made, ast.Slice(None, ast.Constant(1), None), ast.Load())
     word = "meets" if node.func.id == "any" else "breaks"

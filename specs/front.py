@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pibroch.specs.model import FrontMatter
 def read_front(path: Path, text: str, first_line: int) -> tuple[FrontMatter, dict[str, int]]:
     """The front matter and the line of every key (`scope.calls`, `rely.0.ensures.1`). Raises `SpecError`."""
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise SpecError(path, first_line, "front matter: no aliases (`*name`); write the value out")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
             raise SpecError(path, first_line, "the front matter is empty: it names module, version, guarantee and more")
@@ -26,6 +29,10 @@ def read_front(path: Path, text: str, first_line: int) -> tuple[FrontMatter, dic
         at = first_line + mark.line if mark else first_line
         hint = "; quote a text that holds ': ', '[' or '{'"
         raise SpecError(path, at, f"the front matter is no YAML: {error.problem or error.context}{hint}") from error
+    except (yaml.YAMLError, ValueError) as error:  # characters that YAML has not, dates that are none
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(path, first_line, f"the front matter is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise SpecError(path, first_line, "the front matter is a mapping of keys to values")
     try:
@@ -35,12 +42,14 @@ def read_front(path: Path, text: str, first_line: int) -> tuple[FrontMatter, dic
         key = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
         line = _nearest(lines, key) or first_line
         what = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(first["type"], first["msg"])
+        if first["type"] == "extra_forbidden" and (near := difflib.get_close_matches(key, FrontMatter.model_fields, 1)):
+            what += f"; did you mean {near[0]}?"
         raise SpecError(path, line, f"front matter, {key}: {what}") from error
 
 
 def _is_branch(part: Any) -> bool:
     """Pydantic names the member of a union that it tried: no key of ours."""
-    return isinstance(part, str) and part in ("str", "CostBound")
+    return isinstance(part, str) and part in ("str", "CostBound", "[key]")
 
 
 def _nearest(lines: dict[str, int], key: str) -> int:

@@ -31,7 +31,18 @@ def _exports(spec: Spec) -> None:
             if name == "view" or (name.startswith("_") and name != "__init__"):
                 line = unit.operations[name].line
                 raise SpecError(spec.path, line, f"{name} cannot be specified: choose another name")
+    twice = [name for name in spec.front.guarantee.exports if spec.front.guarantee.exports.count(name) > 1]
+    if twice:
+        raise SpecError(spec.path, spec.line("guarantee.exports"), f"{twice[0]} is exported twice")
+    for name in spec.helpers:
+        if name in defined or name in {rely.module for rely in spec.relies}:
+            raise SpecError(spec.path, spec.helpers[name].line, f"helper {name}: the name is taken")
+    names = [rely.name for rely in spec.relies]
     for rely in spec.relies:
+        if names.count(rely.name) > 1:
+            raise SpecError(spec.path, rely.line, f"relies on {rely.name} twice: write its clauses in one entry")
+        if rely.module == spec.module:
+            raise SpecError(spec.path, rely.line, f"relies in a circle: {rely.module} -> {rely.module}")
         if rely.module not in spec.front.imports:
             raise SpecError(spec.path, rely.line, f"rely {rely.module} is missing under imports")
 
@@ -69,6 +80,13 @@ def _protocol(spec: Spec) -> None:
 
     for role, names in protocol.roles.items():
         known(f"concurrency.roles.{role}", names, operations, "operation")
+    for i, entry in enumerate(protocol.locks):
+        owner, _, attribute = entry.name.partition(".")
+        if owner not in {u.name for u in spec.units} or not attribute.isidentifier():
+            message = f"lock {entry.name}: write Class.attribute, with a class of this spec"
+            raise SpecError(spec.path, spec.line(f"concurrency.locks.{i}"), message)
+    if len(locks) < len(protocol.locks):
+        raise SpecError(spec.path, spec.line("concurrency.locks"), "concurrency.locks: a lock stands twice")
     known("concurrency.atomic", protocol.atomic, operations, "operation")
     known("concurrency.order", protocol.order, operations, "operation")
     known("concurrency.guarded_by", protocol.guarded_by, locks, "declared lock")

@@ -10,10 +10,12 @@ from pibroch.specs.errors import SpecError
 from pibroch.specs.front import read_front
 from pibroch.specs.links import check_links
 from pibroch.specs.model import Spec
+from pibroch.specs.names import check_names, check_types
 from pibroch.specs.whitelist import check_trees
 
 SUFFIX = ".spec.md"
 _FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_HIDDEN = re.compile(r"^```.*?^```[ \t]*$|(<!--.*?(?:-->|\Z))", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^##[ \t]+(.+?)[ \t]*$", re.MULTILINE)
 SECTIONS = ("intent", "functionality", "algorithm", "concurrency")
 
@@ -22,7 +24,7 @@ def load_spec(path: str | Path) -> Spec:
     """Read and parse one file. Raises `SpecError` with the line."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise SpecError(path, 0, f"cannot be read: {reason}") from error
@@ -32,19 +34,37 @@ def load_spec(path: str | Path) -> Spec:
 def parse_spec(text: str, path: str | Path = "spec") -> Spec:
     """Parse a spec's text; `path` is for messages. Raises `SpecError` with the line."""
     path = Path(path)
+    try:
+        return _parse(text, path)
+    except RecursionError as error:
+        raise SpecError(path, 0, "something in it is nested too deeply") from error
+
+
+def _parse(text: str, path: Path) -> Spec:
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
     if not match:
         raise SpecError(path, 1, "a spec opens with YAML front matter between two lines of `---`")
     front, lines = read_front(path, match[1], 2)
-    fences = [f for f in _FENCE.finditer(text, match.end()) if f[1] == "python"]
+    shown = text[: match.end()] + _HIDDEN.sub(_blank_comment, text[match.end() :])
+    fences = [f for f in _FENCE.finditer(shown, match.end()) if f[1] == "python"]
     if len(fences) != 1:
-        raise SpecError(path, _line(text, match.end()), f"a spec has one ```python block, this one has {len(fences)}")
+        at = fences[1].start() if fences else match.end()
+        raise SpecError(path, _line(text, at), f"a spec has one ```python block, this one has {len(fences)}")
     fence = fences[0]
+    sections = _sections(path, shown, match.end())
     relies, units, helpers = read_block(path, front, fence[2], _line(text, fence.start(2)), lines)
-    spec = Spec(path, front, relies, units, helpers, _sections(path, text, match.end()), fence[2], text, lines)
+    spec = Spec(path, front, relies, units, helpers, sections, fence[2], text, lines)
     check_links(spec)
     check_trees(spec)
+    check_types(spec)
+    if not front.library:  # names of a library are known to the evaluator alone
+        check_names(spec)
     return spec
+
+
+def _blank_comment(match: re.Match[str]) -> str:
+    """A comment outside of code leaves its line breaks."""
+    return match[0] if match[1] is None else re.sub(r"[^\n]", " ", match[0])
 
 
 def _sections(path: Path, text: str, start: int) -> dict[str, str]:
@@ -59,7 +79,7 @@ def _sections(path: Path, text: str, start: int) -> dict[str, str]:
         if name in found:
             raise SpecError(path, _line(text, head.start()), f"section {head[1]!r} stands twice")
         body = text[head.end() : following.start() if following else len(text)]
-        found[name] = re.sub(r"<!--.*?-->", "", _FENCE.sub("", body), flags=re.DOTALL).strip()
+        found[name] = _FENCE.sub("", body).strip()
     if not found.get("intent"):
         raise SpecError(path, _line(text, start), "section 'Intent' is missing or empty: say what the module is for")
     return found

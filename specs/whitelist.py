@@ -36,8 +36,8 @@ METHODS = MUTATING | {
 _EXPRESSIONS = (
     ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Dict, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp,
     ast.GeneratorExp, ast.Compare, ast.Call, ast.Constant, ast.Attribute, ast.Subscript, ast.Starred, ast.Name,
-    ast.List, ast.Tuple, ast.Slice, ast.Lambda, ast.comprehension, ast.keyword, ast.arguments, ast.arg, ast.expr_context,
-    ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
+    ast.List, ast.Tuple, ast.Slice, ast.Lambda, ast.comprehension, ast.keyword, ast.arguments, ast.arg,
+    ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop,
 )  # fmt: skip
 _STATEMENTS = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.While, ast.If, ast.Return, ast.Expr, ast.Pass, ast.Break,
