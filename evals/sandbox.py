@@ -21,9 +21,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pibroch
 from pibroch.runtime.errors import MissingError, PibrochError
 
-_CHILD = Path(__file__).resolve().with_name("sandbox_child.py")
+_ROOT = str(Path(pibroch.__file__).resolve().parent.parent)
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from pibroch.evals.sandbox_child import main; main()"
 DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 OUTPUT_BYTES = 4 << 20
@@ -89,7 +91,7 @@ def _run(source: str, call: str, args: list[Any], deadline_s: float, memory: int
         given.write(job)
         given.seek(0)
         child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(_CHILD)], stdin=given, stdout=subprocess.PIPE,
+            [sys.executable, "-I", "-S", "-B", "-c", _BOOT, _ROOT], stdin=given, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env={}, cwd=folder, start_new_session=True,
         )  # fmt: skip
         try:

@@ -110,6 +110,7 @@ class Session:
         self.memory_bytes = memory_bytes + threads * THREAD_BYTES
         self.loaded_lines: frozenset[int] = frozenset()
         self._units: dict[str, Unit] = {u.name: u for u in spec.units}
+        self._fields = {u.name: {f: wire.checker(u.fields[f]) for f in u.view} for u in spec.units}
         self._relies: dict[str, Rely] = {r.name: r for r in spec.relies}
         self._unit: Unit | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -351,7 +352,7 @@ class Session:
             made.fault = made.fault or wire.printable(bad_view, 300)
         elif view is not None and self._unit is not None:
             try:
-                made.view = _view(self._unit, view)
+                made.view = _view(self._fields[self._unit.name], view)
             except wire.TypeMismatch as mismatch:
                 made.fault = made.fault or str(mismatch)
         try:
@@ -381,20 +382,20 @@ def _bound(function: Operation, args: list[Any], kwargs: dict[str, Any]) -> list
     return values
 
 
-def _view(unit: Unit, data: Any) -> dict[str, Any]:
+def _view(fields: dict[str, wire.Checker], data: Any) -> dict[str, Any]:
     """Exactly the view's fields, decoded. Raises `TypeMismatch`."""
     pairs = data.get("d") if type(data) is dict and len(data) == 1 else None
     if type(pairs) is not list or len(pairs) % 2:
         raise wire.TypeMismatch(f"view(): expected dict, got {wire.what(data)}")
     names = pairs[::2]
-    if not all(type(n) is str for n in names) or sorted(names) != sorted(unit.view):
+    if not all(type(n) is str for n in names) or sorted(names) != sorted(fields):
         found = ", ".join(wire.printable(n) for n in names)
-        raise wire.TypeMismatch(f"view() has the fields {found}; declared are {', '.join(unit.view)}")
-    found_values = dict(zip(names, pairs[1::2], strict=True))
+        raise wire.TypeMismatch(f"view() has the fields {found}; declared are {', '.join(fields)}")
+    values = dict(zip(names, pairs[1::2], strict=True))
     made = {}
-    for name in unit.view:
+    for name, check in fields.items():
         try:
-            made[name] = wire.decode(unit.fields[name], found_values[name])
+            made[name] = check(values[name])
         except wire.TypeMismatch as error:
             raise wire.TypeMismatch(f"view.{name}{error.where}: {error.what}") from None
     return made
