@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 import dspy
 
+from pibroch.agents.prompt_files import prompt
+
+__all__ = ["PROMPTS", "ScheduleWriter", "prompt"]
+
 PROMPTS = ("schedule_phase1", "schedule_phase2", "directives")
-
-
-def prompt(name: str, prompts: Mapping[str, str] | None = None) -> str:
-    """The text of `agents/prompts/NAME.md`, unless `prompts` brings its own (as evolution does)."""
-    if prompts and name in prompts:
-        return prompts[name]
-    return resources.files("pibroch.agents").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
 
 
 class WritePlacement(dspy.Signature):  # type: ignore[misc]

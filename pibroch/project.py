@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.generated import VARIABLE
 
 FILE = "pibroch.toml"
 ROOMS = ("specs", "generated", "playbooks", "tasks")
@@ -55,6 +56,11 @@ class Project:
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if root not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+
+    def use_generated(self) -> None:
+        """Let the runtime, here and in the worker processes, look into the project's own `generated/` first."""
+        if self.root is not None and (self.root / "generated").is_dir():
+            os.environ[VARIABLE] = str(self.root / "generated")
 
 
 def find_project(start: Path | None = None) -> Project:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pibroch.runtime.errors import MissingError, WorkerError
+from pibroch.runtime.generated import VARIABLE
 from pibroch.runtime.launcher import (
     WORKER,
     Gather,
@@ -214,6 +215,8 @@ class RayLauncher:
         """Ray's options for each rank's actor."""
         ray = self._ray
         variables = {**dict.fromkeys(THREADS, "1"), "PYTHONPATH": os.pathsep.join(driver_path()), **self._env}
+        if VARIABLE in os.environ:
+            variables.setdefault(VARIABLE, os.environ[VARIABLE])
         common: dict[str, Any] = {"runtime_env": {"env_vars": variables}, "max_restarts": 0, "num_cpus": 0}
         free = _free_resources(ray)
         if self._gpus:

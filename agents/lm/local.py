@@ -28,6 +28,7 @@ DEFAULT_SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff
 DEFAULT_BYTES = 491_400_064
 SOURCE = "https://huggingface.co/Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF"
 CONTEXT_TOKENS = 8192
+MAX_TEXT_TOKENS = CONTEXT_TOKENS // 4  # of free text: a small model that goes in circles ends here
 
 
 def cache_folder() -> Path:
@@ -81,12 +82,14 @@ class LocalModel:
     def complete(self, request: Request) -> Reply:
         """Raises `LMError` where the child dies or the deadline passes; either way the child is gone then."""
         started = time.monotonic()
+        schema = request.json_schema if "json" in request.blocks else None
         job = {
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
-            "max_tokens": request.max_tokens, "temperature": 0.7 if request.sample else 0.0, "seed": request.sample,
+            "max_tokens": request.max_tokens if schema is not None else min(request.max_tokens, MAX_TEXT_TOKENS),
+            "temperature": 0.7 if request.sample or request.attempt > 1 else 0.0,  # greedily it repeats its mistake
+            "seed": request.sample + 100 * (request.attempt - 1),
             "wait_s": request.deadline_s * 0.9,  # for the measurement lock: its error comes before the deadline
         }  # fmt: skip
-        schema = request.json_schema if "json" in request.blocks else None
         if schema is not None:
             job["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
         try:

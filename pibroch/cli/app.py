@@ -16,8 +16,9 @@ from typing import Any, TextIO
 
 import typer
 
-from pibroch.cli import bench, check, demo, doctor, generate, init, lower, mailbox, run, simulate, view
-from pibroch.runtime.errors import AnnotationWarning, PibrochError
+from pibroch.cli import bench, check, demo, doctor, generate, init, lower, mailbox, regenerate, run, simulate, view
+from pibroch.runtime.errors import AnnotationWarning, InputError, PibrochError
+from pibroch.specs.errors import SpecError
 
 app = typer.Typer(
     name="pibroch",
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (generate, check, simulate, run, view, lower, bench, demo, doctor, init):
+for module in (generate, regenerate, check, simulate, run, view, lower, bench, demo, doctor, init):
     app.command(module.NAME)(module.command)
 app.add_typer(mailbox.app, name="mailbox")
 
@@ -41,6 +42,10 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
         typer.echo(__version__)
         raise typer.Exit
+    from pibroch.project import find_project
+
+    with contextlib.suppress(InputError):  # a command that needs the project says what is wrong with it
+        find_project().use_generated()
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -122,6 +127,8 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, typer.Abort | KeyboardInterrupt):
         number = _received[0] if _received else signal.SIGINT
         return "interrupted", f"interrupted by {signal.Signals(number).name}", 128 + number
+    if isinstance(error, SpecError):
+        return "input", str(error), 1
     if isinstance(error, PibrochError):
         return _KINDS.get(error.exit_code, "input"), str(error), error.exit_code
     if isinstance(error, OSError) and error.errno in _OS_REASONS:

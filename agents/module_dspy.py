@@ -1,0 +1,79 @@
+"""Writer and reviewer of modules, and the drafter of specs, as DSPy modules with typed signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+
+from pibroch.agents.prompt_files import prompt
+
+
+class WriteSequential(dspy.Signature):  # type: ignore[misc]
+    """Phase 1. The fields stand in the request in this order: what a small model needs most is last."""
+
+    intent: str = dspy.InputField(desc="Intent")
+    algorithm: str = dspy.InputField(desc="Algorithm")
+    relies: str = dspy.InputField(desc="What the module relies on")
+    facts: str = dspy.InputField(desc="Facts")
+    block: str = dspy.InputField(desc="The spec's block")
+    skeleton: str = dspy.InputField(desc="The skeleton")
+    previous: str = dspy.InputField(desc="Your previous reply")
+    feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    now: str = dspy.InputField(desc="Now")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class WriteConcurrent(dspy.Signature):  # type: ignore[misc]
+    """Phase 2."""
+
+    intent: str = dspy.InputField(desc="Intent")
+    algorithm: str = dspy.InputField(desc="Algorithm")
+    concurrency: str = dspy.InputField(desc="Concurrency")
+    relies: str = dspy.InputField(desc="What the module relies on")
+    facts: str = dspy.InputField(desc="Facts")
+    block: str = dspy.InputField(desc="The spec's block")
+    protocol: str = dspy.InputField(desc="The protocol")
+    accepted: str = dspy.InputField(desc="The accepted module of phase 1")
+    previous: str = dspy.InputField(desc="Your previous reply")
+    feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    now: str = dspy.InputField(desc="Now")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class Review(dspy.Signature):  # type: ignore[misc]
+    """The prose against the code."""
+
+    intent: str = dspy.InputField(desc="Intent")
+    algorithm: str = dspy.InputField(desc="Algorithm")
+    concurrency: str = dspy.InputField(desc="Concurrency")
+    relies: str = dspy.InputField(desc="What the module relies on")
+    block: str = dspy.InputField(desc="The spec's block")
+    protocol: str = dspy.InputField(desc="The protocol")
+    code: str = dspy.InputField(desc="The module")
+    feedback: str = dspy.InputField(desc="Why your last review could not be read")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class DraftSpec(dspy.Signature):  # type: ignore[misc]
+    """Prose in, a spec out."""
+
+    wish: str = dspy.InputField(desc="What the module shall do")
+    known: str = dspy.InputField(desc="Modules that it may rely on")
+    previous: str = dspy.InputField(desc="Your previous reply")
+    feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+class Instructed(dspy.Module):  # type: ignore[misc]
+    """A signature whose instructions are prompt files, one after the other."""
+
+    def __init__(self, signature: Any, names: tuple[str, ...], prompts: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        text = "\n".join(prompt(name, prompts) for name in names)
+        self.ask = dspy.Predict(signature.with_instructions(text))
+
+    def forward(self, **inputs: Any) -> Any:
+        """One prediction with the field `reply`."""
+        return self.ask(**inputs)
