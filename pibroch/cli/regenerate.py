@@ -58,7 +58,8 @@ def command(
     shelf = Shelf(project.root / "generated" if project.root else Path(), project.layers("generated"))
     specs = load_all(project.layers("specs"))
     if check:
-        _check(shelf.drift(_named(specs, names or [])), as_json=as_json)
+        rows = shelf.drift(_named(specs, names or []))
+        _check([row for row in rows if not names or row.module in names], as_json=as_json)
         return
     if project.root is None:
         raise InputError("no project here: `pibroch init` makes one, and its generated/ is where modules go")
