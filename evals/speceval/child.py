@@ -38,7 +38,7 @@ from pibroch.evals.speceval import child_load, child_shim
 from pibroch.evals.speceval.wire import pack, unpack
 
 FILE = child_load.FILE
-Row = list[Any]  # [value, error, view, arguments afterwards, lines, opcodes, what is wrong with the view]
+Row = list[Any]  # [value, error, view, arguments afterwards, lines, opcodes, what else is wrong]
 
 
 class Channel:
@@ -85,6 +85,7 @@ class Child:
         self.index = 0
         self.lines: set[int] = set()
         self.opcodes = 0
+        self.tracer = self._trace
         own: dict[str, ModuleType] = {
             name: child_load.proxy(name, functions, self.ask) for name, functions in setup["relies"].items()
         }
@@ -177,12 +178,16 @@ class Child:
         """Call `function(*args)`; what came of it."""
         value: Any = None
         error: list[Any] | None = None
+        view: Any = None
+        fault: str | None = None
         self.lines, self.opcodes = set(), 0
         watching = self.watch != "none"
         try:
             if watching:
-                sys.settrace(self._trace)
+                sys.settrace(self.tracer)
             value = function(*args)
+            if watching and sys.gettrace() is not self.tracer:
+                fault = "the code switched tracing off"
         except BaseException as caught:
             sys.settrace(None)
             error = self.describe(caught)
@@ -191,9 +196,9 @@ class Child:
                 sys.settrace(None)
         packed = pack(value)
         after = [pack(x) for x in args]
-        view, fault = None, None
         if look and self.unit["view"] and (self.instance is not None or not self.unit["class"]):
-            view, fault = self.view()
+            view, wrong = self.view()
+            fault = fault or wrong
         if scribble:
             overwrite(value)
             overwrite(args)
@@ -205,7 +210,7 @@ class Child:
         try:
             function = self.bind("view")
             if tracing:
-                sys.settrace(self._trace)
+                sys.settrace(self.tracer)
             value = function()
         except BaseException as caught:
             sys.settrace(None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
@@ -114,6 +115,9 @@ def proxy(name: str, functions: Iterable[str], ask: Callable[[str, list[Any], di
 
 def run_source(code: CodeType, offered: Mapping[str, Any]) -> dict[str, Any]:
     """Execute a candidate anew; its module scope."""
-    scope: dict[str, Any] = {"__name__": FILE, "__builtins__": dict(offered)}
+    module = ModuleType(FILE)
+    sys.modules[FILE] = module  # where `dataclass` looks up annotations that are text
+    scope = vars(module)
+    scope["__builtins__"] = dict(offered)
     exec(code, scope)
     return scope

@@ -336,7 +336,7 @@ class Session:
         """A row of the child, decoded. Raises `SessionEnded` where it is none."""
         if type(row) is not list or len(row) != 7:
             raise self._nonsense()
-        value, error, view, after, lines, opcodes, bad_view = row
+        value, error, view, after, lines, opcodes, wrong = row
         made = Outcome(asked=self._asked.get(index, []), fault=self._faults.get(index, ""))
         try:
             made.error = None if error is None else _error(error)
@@ -348,9 +348,9 @@ class Session:
                 made.value = wire.decode(operation.returns, value)
         except wire.TypeMismatch as mismatch:
             made.fault = made.fault or f"result: {mismatch}"
-        if bad_view is not None:
-            made.fault = made.fault or wire.printable(bad_view, 300)
-        elif view is not None and self._unit is not None:
+        if wrong is not None:
+            made.fault = made.fault or wire.printable(wrong, 300)
+        if view is not None and self._unit is not None:
             try:
                 made.view = _view(self._fields[self._unit.name], view)
             except wire.TypeMismatch as mismatch:
