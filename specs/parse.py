@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pibroch.specs.block import read_block
@@ -14,6 +15,7 @@ from pibroch.specs.names import check_names, check_types
 from pibroch.specs.whitelist import check_trees
 
 SUFFIX = ".spec.md"
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _HIDDEN = re.compile(r"^```.*?^```[ \t]*$|(<!--.*?(?:-->|\Z))", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^##[ \t]+(.+?)[ \t]*$", re.MULTILINE)
@@ -41,7 +43,7 @@ def parse_spec(text: str, path: str | Path = "spec") -> Spec:
 
 
 def _parse(text: str, path: Path) -> Spec:
-    match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
+    match = _FRONT.match(text)
     if not match:
         raise SpecError(path, 1, "a spec opens with YAML front matter between two lines of `---`")
     front, lines = read_front(path, match[1], 2)
@@ -51,7 +53,7 @@ def _parse(text: str, path: Path) -> Spec:
         at = fences[1].start() if fences else match.end()
         raise SpecError(path, _line(text, at), f"a spec has one ```python block, this one has {len(fences)}")
     fence = fences[0]
-    sections = _sections(path, shown, match.end())
+    sections = _sections(path, shown, match.end(), lines)
     relies, units, helpers = read_block(path, front, fence[2], _line(text, fence.start(2)), lines)
     spec = Spec(path, front, relies, units, helpers, sections, fence[2], text, lines)
     check_links(spec)
@@ -62,12 +64,31 @@ def _parse(text: str, path: Path) -> Spec:
     return spec
 
 
+def _blank(match: re.Match[str]) -> str:
+    """Only the line breaks are left."""
+    return re.sub(r"[^\n]", " ", match[0])
+
+
 def _blank_comment(match: re.Match[str]) -> str:
-    """A comment outside of code leaves its line breaks."""
-    return match[0] if match[1] is None else re.sub(r"[^\n]", " ", match[0])
+    """Comments go, code stays."""
+    return match[0] if match[1] is None else _blank(match)
 
 
-def _sections(path: Path, text: str, start: int) -> dict[str, str]:
+def prose_lines(spec: Spec) -> Iterator[tuple[int, str, str]]:
+    """Line, section and text of every line of prose: no headings, code or comments."""
+    match = _FRONT.match(spec.text)
+    assert match, "a parsed spec has front matter"
+    shown = re.sub(r"[^\n]", " ", match[0]) + _HIDDEN.sub(_blank, spec.text[match.end() :])
+    section = ""
+    for number, row in enumerate(shown.split("\n"), 1):
+        head = _HEADING.match(row)
+        if head:
+            section = head[1].lower()
+        elif section and row.strip():
+            yield number, section, row
+
+
+def _sections(path: Path, text: str, start: int, lines: dict[str, int]) -> dict[str, str]:
     hidden = _FENCE.sub(lambda f: re.sub(r"[^\n]", " ", f[0]), text)  # a `##` in code opens no section
     heads = list(_HEADING.finditer(hidden, start))
     found: dict[str, str] = {}
@@ -78,6 +99,7 @@ def _sections(path: Path, text: str, start: int) -> dict[str, str]:
             raise SpecError(path, _line(text, head.start()), f"unknown section {head[1]!r}; the sections are {titles}")
         if name in found:
             raise SpecError(path, _line(text, head.start()), f"section {head[1]!r} stands twice")
+        lines[f"section.{name}"] = _line(text, head.start())
         body = text[head.end() : following.start() if following else len(text)]
         found[name] = _FENCE.sub("", body).strip()
     if not found.get("intent"):
