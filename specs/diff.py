@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from pibroch.specs.model import Clause, Helper, Operation, Spec, Unit
 from pibroch.specs.names import clauses_of
-from pibroch.specs.store import plain_tree
+from pibroch.specs.store import comments, plain_tree, semantic_hash
 
 Kind = Literal["added", "removed", "changed", "renamed"]
 Part = Literal[
@@ -51,8 +52,8 @@ class Change:
 
 
 def compare(old: Spec, new: Spec) -> list[Change]:
-    """All differences in what two versions of a spec say, in the new one's order; layout and comments do not count."""
-    return [
+    """All differences in what two versions of a spec say, in the new one's order; layout does not count."""
+    found = [
         *_front(old, new),
         *_relies(old, new),
         *_units(old, new),
@@ -60,6 +61,10 @@ def compare(old: Spec, new: Spec) -> list[Change]:
         *_helpers(old.helpers, new.helpers),
         *_prose(old, new),
     ]
+    if not found and semantic_hash(old) != semantic_hash(new):
+        line = new.line("section.functionality")
+        found.append(Change("changed", "prose", "order", "", "", "the same, in another order", line))
+    return found
 
 
 def _front(old: Spec, new: Spec) -> Iterator[Change]:
@@ -88,10 +93,8 @@ def _relies(old: Spec, new: Spec) -> Iterator[Change]:
         after = b.function.clauses if b else ()
         gone = [c for c in before if not any(_same(c, d) for d in after)]
         come = [d for d in after if not any(_same(c, d) for c in before)]
-        for i in range(max(len(gone), len(come))):
-            yield _clause_change(
-                gone[i] if i < len(gone) else None, come[i] if i < len(come) else None, name, part="rely"
-            )
+        for pair in zip_longest(gone, come):
+            yield _clause_change(*pair, name, part="rely")
 
 
 def _units(old: Spec, new: Spec) -> Iterator[Change]:
@@ -133,14 +136,12 @@ def _clauses(old: Spec, new: Spec) -> Iterator[Change]:
             if not _same(before, clause) or (before.owner, where) != (clause.owner, unit):
                 yield _clause_change(before, clause, clause.owner)
             continue
-        twin = next(
-            (k for k, (c, u) in gone.items() if _same(c, clause) and (c.owner, u) == (clause.owner, unit)), None
-        )
+        home = (clause.owner, unit)
+        twin = next((k for k, (c, u) in gone.items() if _same(c, clause) and (c.owner, u) == home), None)
         if twin is not None:
             before, _ = gone.pop(twin)
-            yield Change(
-                "renamed", "clause", clause.id, clause.owner, before.id, clause.id, clause.line, before, clause
-            )
+            name = clause.id
+            yield Change("renamed", "clause", name, clause.owner, before.id, name, clause.line, before, clause)
         else:
             yield _clause_change(None, clause, clause.owner)
     for clause, _ in gone.values():
@@ -181,9 +182,12 @@ def _prose(old: Spec, new: Spec) -> Iterator[Change]:
     for name in dict.fromkeys([*old.sections, *new.sections]):
         a, b = (" ".join(spec.sections.get(name, "").split()) for spec in (old, new))
         if a != b:
-            yield _change(
-                "prose", name, "", _first_difference(a, b), _first_difference(b, a), new.line(f"section.{name}")
-            )
+            line = (new if b else old).line(f"section.{name}")
+            yield _change("prose", name, "", _first_difference(a, b), _first_difference(b, a), line)
+    a, b = ("; ".join(comments(spec.block)) for spec in (old, new))
+    if a != b:
+        line = new.line("section.functionality")
+        yield _change("prose", "comments", "", _first_difference(a, b), _first_difference(b, a), line)
 
 
 def _first_difference(text: str, other: str) -> str:
@@ -198,9 +202,7 @@ def _first_difference(text: str, other: str) -> str:
 
 
 def _change(part: Part, name: str, owner: str, old: Any, new: Any, line: int) -> Change:
-    a, b = (
-        "" if value in (None, "", [], {}) else value if isinstance(value, str) else str(value) for value in (old, new)
-    )
+    a, b = ("" if v in (None, "", [], {}) else v if isinstance(v, str) else str(v) for v in (old, new))
     kind: Kind = "added" if not a else "removed" if not b else "changed"
     return Change(kind, part, name, owner, a, b, line)
 

@@ -121,7 +121,7 @@ def semantic_hash(spec: Spec) -> str:
     data = {
         "front": front,
         "block": [plain_tree(node) for node in ast.parse(spec.block).body],
-        "comments": _comments(spec.block),
+        "comments": comments(spec.block),
         "prose": {name: " ".join(text.split()) for name, text in spec.sections.items()},
     }
     text = json.dumps(data, sort_keys=True, ensure_ascii=False, default=str)
@@ -145,7 +145,8 @@ def plain_tree(node: ast.AST) -> Any:
     return [type(node).__name__, fields]
 
 
-def _comments(block: str) -> list[str]:
+def comments(block: str) -> list[str]:
+    """The comments of a spec's block, without layout."""
     tokens = tokenize.generate_tokens(io.StringIO(block).readline)
     return [" ".join(t.string.lstrip("#").split()) for t in tokens if t.type == tokenize.COMMENT]
 

@@ -80,7 +80,7 @@ def check(specs: Iterable[Spec]) -> list[SpecError]:
     if asked:
         faults = mypy_run.run({f"spec_{module}": source.text for module, (_, source, _) in asked.items()})
         for module, (spec, source, name) in asked.items():
-            rows = [[f.line, f.message] for f in faults if f.name == f"spec_{module}"]
+            rows = [(f.line, f.message) for f in faults if f.name == f"spec_{module}"]
             cache.store("typecheck", name, rows)
             found[module] = [_told(spec, source, line, text) for line, text in rows]
     return [error for errors in found.values() for error in sorted(errors, key=lambda e: e.line)]
@@ -95,10 +95,10 @@ def judge(spec: Spec, *, peers: Mapping[str, Spec]) -> StageReport:
     except SpecError as error:
         errors.append(error)
     errors += check([spec])
-    for error in errors:
-        name = error.message.partition(":")[0]
+    for fault in errors:
+        name = fault.message.partition(":")[0]
         clause = name if name in spec.clauses else "spec"
-        report.findings.append(Finding("load", clause, error.message, error.line))
+        report.findings.append(Finding("load", clause, fault.message, fault.line))
     report.evidence = {"clauses": len(spec.clauses), "helpers": len(spec.helpers), "relies": len(spec.relies)}
     return report
 
