@@ -68,7 +68,7 @@ def command(
         finish({"ok": True, "modules": []}, "nothing to do: every module fits its spec", as_json=as_json)
         return
     check_writable(shelf.own / "lock.json")
-    model = _open(project, lm, record)
+    model = open_model(project, lm, record)
     review = not no_review and _reviews(lm or project.settings.get("lm") or "")
     done: list[Regenerated] = []
     for name in wanted:
@@ -85,7 +85,8 @@ def _named(specs: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {name: specs[name] for name in names} if names else specs
 
 
-def _open(project: Project, lm: str | None, record: Path | None) -> LanguageModel:
+def open_model(project: Project, lm: str | None, record: Path | None) -> LanguageModel:
+    """The model that --lm or pibroch.toml names. Raises `InputError` where neither does."""
     from pibroch.agents.lm import open_lm
 
     if record is not None:

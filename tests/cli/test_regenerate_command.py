@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -46,7 +47,7 @@ def run(project: Path, capsys: pytest.CaptureFixture[str]) -> Run:
             model = ScriptedModel(list(answers or []))
             return Recorder(model, record) if record else model
 
-        patches = [
+        patches: list[Any] = [
             mock.patch("pibroch.evals.speceval.pipeline.judge_module", judged),
             mock.patch.object(module_writer, "default_compare", compare),
             mock.patch("pibroch.agents.regenerate.default_compare", compare),
