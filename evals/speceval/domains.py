@@ -140,11 +140,25 @@ def domain_of(spec: Spec, unit: Unit, operation: Operation, param: Parameter, ex
     if key is None:
         if param.type == "bool":
             return Choices((False, True))
+        if param.type == "int" and (bounds := _required(operation, param.name)):
+            return Ints(*bounds)
         message = f"scope: no domain for parameter {param.name} of {operation.name}: add"
         hint = f'`{param.name}: 0..8`, `[v, …]`, `{{list: 0..8}}` or `{{draw: "…"}}`'
         raise SpecError(spec.path, spec.line("scope"), f"{message} {hint}")
     reader = _Reader(spec, unit.name, key, [p.name for p in operation.params], param.name, bool(unit.view), extra)
     return reader.read(scope[key], param.type)
+
+
+def _required(operation: Operation, name: str) -> tuple[int, int] | None:
+    """The bounds that `requires` gives an int on both sides in so many words, as `1 <= pct <= 99`."""
+    for clause in operation.of("requires"):
+        tree = clause.tree
+        for part in tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]:
+            match part:
+                case ast.Compare(ast.Constant(int(a)), [ast.LtE(), ast.LtE()], [ast.Name(n), ast.Constant(int(b))]):
+                    if n == name and a <= b:
+                        return a, b
+    return None
 
 
 def answers_of(spec: Spec, name: str, extra: Extra = None) -> Domain | None:
@@ -315,8 +329,7 @@ class RandomPicker:
 
 
 def every(make: Callable[[Picker], Any], limit: int) -> Iterator[Any]:
-    """All values that `make` gives for all answers of its picker, from at most `limit` tries; where it raises IndexError
-    there is none."""
+    """All values that `make` gives for all answers of its picker, from at most `limit` tries (IndexError: no value)."""
     path: list[tuple[int, int]] = []  # answers so far, and how many each question has
     for _ in range(limit):
         at = 0

@@ -13,15 +13,14 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+from pibroch.evals.speceval import child_load
 from pibroch.evals.speceval.rules_shape import shape_findings
 from pibroch.evals.speceval.verdict import Finding, StageReport
 from pibroch.specs.model import Spec
 
 MAX_LINES, MAX_CHARACTERS, MAX_DEPTH = 600, 30_000, 60
 ALWAYS = ("__future__", "typing")
-# Pure modules of the standard library that a spec may declare; `threading` is phase 2's.
-PURE = ("bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq", "itertools", "math",
-        "operator", "statistics", "string", "threading", "typing", "__future__")  # fmt: skip
+PURE = child_load.PURE | {"threading", "__future__"}  # `threading` is phase 2's
 _BANNED = {
     **dict.fromkeys(("exec", "eval", "compile", "__import__"), "code is not made at run time"),
     **dict.fromkeys(("open", "input", "print", "breakpoint", "help", "exit", "quit"), "a module has no files"),
@@ -136,7 +135,7 @@ class _Walker:
                 why = "phase 1 is sequential code" if module == "threading" and self.phase == 1 else self._known()
                 self.say(node, "imports", f"import of {module}: {why}")
             elif module not in PURE and module not in self.relied:
-                known = ", ".join(PURE)
+                known = ", ".join(sorted(PURE))
                 self.say(node, "imports", f"import of {module}: neither relied upon nor a pure module ({known})")
             elif isinstance(node, ast.Import):
                 self.modules[alias.asname or module] = module

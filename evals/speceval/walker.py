@@ -1,0 +1,329 @@
+"""Walks over one unit of a candidate: which call comes next, and with which arguments.
+
+Phases, each a number of calls
+    small    every operation with every argument of its domain in every state that comes up, least-tried first
+    random   drawn runs; here the acceptance of each operation's precondition is measured
+    beyond   arguments that `requires` allows outside of the domains: just past their ends, and the code's own literals
+    long     one run of 2,000 calls, and one per operation as long as each literal of the code that could be a count
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pibroch.evals.speceval.calls import Call, Drawer, Run, leaves, operations_of, put
+from pibroch.evals.speceval.domains import Domain, Ints, Lists, RandomPicker, Tuples, longest
+from pibroch.evals.speceval.oracle import Failure, View
+from pibroch.evals.speceval.session import Outcome, SessionEnded
+from pibroch.specs.evaluate import ClauseError
+from pibroch.specs.model import Operation, Unit
+
+if TYPE_CHECKING:
+    from pibroch.evals.speceval.search import Search
+
+
+LONGEST = 5_000  # a literal beyond this is taken for no count of calls
+_ALL = 200  # of an operation's arguments that are enumerated in one state
+_BEYOND = (7, 16, 33, 100)
+_WEIGHT = 400  # characters of a result and a view that count as one more call
+
+
+class SpecFault(Exception):
+    """A clause of the spec raises by itself: no candidate can be judged."""
+
+    def __init__(self, failure: Failure, run: Run) -> None:
+        self.failure, self.run = failure, run
+        super().__init__(failure.message)
+
+
+@dataclass
+class Trial:
+    """A run as it went."""
+
+    run: Run
+    outcomes: list[Outcome]
+    failures: list[Failure]
+
+
+class Walker:
+    """Runs over one unit."""
+
+    def __init__(self, search: Search, unit: Unit) -> None:
+        self.search, self.unit, self.spec = search, unit, search.spec
+        self.operations = operations_of(search.spec, unit, search.phase)
+        self.drawers = {n: Drawer(search.spec, unit, o, search.extra) for n, o in self.operations.items()}
+        self.init = Drawer(search.spec, unit, unit.init, search.extra) if unit.init else None
+        self.source = random.Random(f"{search.spec.module}.{unit.name}")
+        self.picker = RandomPicker(f"{search.spec.module}.{unit.name} drawn")
+        self.pending: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+        self.view: View = None
+        self.made: tuple[Any, ...] = ()
+        self.seed = 0
+        self.past: list[Call] = []
+        self.outcomes: list[Outcome] = []
+        self.turn = 0
+        self.spent = 0.0
+        self.alive = False
+        self.strange = False  # whether values beyond the domains are in play
+
+    # Phases
+
+    def small(self, calls: int) -> None:
+        inits = self._arguments(self.init, None) if self.init else [()]
+        self.spent = 0.0
+        while self.spent < calls and not self.search.done and inits:
+            start = inits[self.turn % len(inits)]
+            self.turn += 1
+            if self._begin(start):
+                for _ in range(longest(self.spec) if self.unit.view else 40):
+                    if not self._least_tried():
+                        break
+                self._end()
+            elif self.spent == 0.0 and self.turn > len(inits) + 4:
+                return  # no instance can be made
+
+    def draws(self, calls: int, *, beyond: bool) -> None:
+        self.spent, tries = 0.0, 0
+        while self.spent < calls and tries < 4 * calls and not self.search.done:
+            tries += 1
+            self.strange = False
+            init = self._draw_init()
+            if init is None:
+                continue
+            if beyond and self.source.random() < 0.5:
+                init = self._beyond(self.init, init)
+            if self._begin(init):
+                for _ in range(self.source.randint(1, longest(self.spec)) if self.unit.view else 40):
+                    if not self._drawn(beyond=beyond, count=not beyond):
+                        break
+                self._end()
+            if not self.operations and self.init is None:
+                return
+        self.strange = False
+
+    def long(self, calls: int) -> None:
+        if not self.unit.view:
+            return  # without a state, no call can know how many came before
+        self._long(calls, None)
+        counts = sorted({k for k in self.search.literals.ints if longest(self.spec) < k <= LONGEST}, reverse=True)
+        for name in self.operations if counts else ():
+            if not self.search.done:
+                self._long(counts[0] + 2, name)
+
+    def _long(self, calls: int, mostly: str | None) -> None:
+        for _ in range(3):  # a run may come to a state in which nothing is enabled
+            init = self._draw_init()
+            if init is None or not self._begin(init):
+                continue
+            self.spent = 0.0
+            while len(self.past) < calls and self.spent < 8 * calls:
+                often = mostly if mostly and self.source.random() < 0.97 else None
+                if not self._drawn(only=often) and not (self.alive and often and self._drawn()):
+                    break
+            enough = len(self.past) > calls // 2
+            self._end()
+            if enough or self.search.done:
+                return
+
+    # One run
+
+    def _begin(self, init: tuple[Any, ...]) -> bool:
+        """Make an instance; False where that is not possible, or wrong."""
+        search = self.search
+        self.made, self.past, self.outcomes, self.seed, self.alive = init, [], [], search.calls, False
+        if self.unit.init is not None and self._admits(self.unit.init, init, None) != "ok":
+            self.spent += 0.05
+            return False
+        self.spent += 0.3
+        search.stubs.begin(self.seed)
+        try:
+            seen = search.open().fresh(self.unit.name, init)
+        except SessionEnded as ended:
+            self._ended(ended, self.unit.init)
+            return False
+        self.outcomes = [seen]
+        failures = search.made(self.unit, init, seen)
+        if failures:
+            self._fault(failures)
+        self.view, self.alive = seen.view, not failures and seen.error is None
+        return self.alive
+
+    def _end(self) -> None:
+        if self.alive:
+            self.search.trials.append(Trial(self._run(), self.outcomes, []))
+
+    def _run(self) -> Run:
+        return Run(self.unit.name, self.made, tuple(self.past), self.seed)
+
+    def _fault(self, failures: list[Failure]) -> None:
+        if self.strange:  # beyond the domains a clause may need more than an evaluation may take
+            failures = [f for f in failures if "takes too much" not in f.message]
+        self.search.fault(self._run(), failures)
+
+    def _ended(self, ended: SessionEnded, operation: Operation | None) -> None:
+        self.search.drop()
+        if self.strange:  # far beyond the domains, honest work may take too long
+            self.search.skipped += 1
+            self.spent += 100
+            return
+        self.search.fault(self._run(), [Failure("ends", str(ended), operation.line if operation else self.unit.line)])
+
+    def _admits(self, operation: Operation, args: tuple[Any, ...], view: View) -> str:
+        try:
+            return self.search.oracle.admits(self.unit, operation, view, args)
+        except ClauseError as error:
+            self._spec_fault(error, operation, args)
+            return "rejected"
+
+    def _spec_fault(self, error: ClauseError, operation: Operation, args: tuple[Any, ...]) -> None:
+        """A clause raises by itself: of no use within the domains, and to be expected beyond them."""
+        if self.strange:
+            return
+        assert error.clause is not None
+        message = f"{error.clause.id} itself raises at {operation.name}: {error.reason}; the spec is at fault"
+        made = operation is self.unit.init
+        calls = () if made else (*self.past, (operation.name, args))
+        run = Run(self.unit.name, args if made else self.made, calls, self.seed)
+        raise SpecFault(Failure(error.clause.id, message, error.clause.line), run) from error
+
+    def _call(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Make an admitted call and judge it; False ends the run."""
+        search, operation = self.search, self.operations[name]
+        self.past.append((name, args))
+        search.calls += 1
+        try:
+            seen = search.open().call(name, args)
+        except SessionEnded as ended:
+            self._ended(ended, operation)
+            self.alive = False
+            return False
+        self.spent += 1 + len(repr(seen.value)) / _WEIGHT + len(repr(seen.view)) / _WEIGHT
+        try:
+            failures = search.oracle.check(self.unit, operation, args, self.view, seen)
+        except ClauseError as error:
+            self.alive = False
+            self._spec_fault(error, operation, args)
+            return False
+        if failures:
+            self._fault(failures)
+            self.alive = False
+            return False
+        self.outcomes.append(seen)
+        self.view = seen.view
+        return True
+
+    # Choosing
+
+    def _arguments(self, drawer: Drawer, view: View) -> list[tuple[Any, ...]]:
+        """All arguments in this state, or many where there are too many; shuffled, so that none is always late."""
+        limit = _ALL if self.unit.view and drawer is not self.init else 10 * _ALL
+        found = list(drawer.all(view, limit))
+        if len(found) >= limit * 0.9:
+            found = [*found[: limit // 5], *self._some(drawer, view, limit // 2)]
+        self.source.shuffle(found)
+        return found
+
+    def _some(self, drawer: Drawer, view: View, count: int) -> Iterator[tuple[Any, ...]]:
+        for _ in range(count):
+            try:
+                yield drawer.draw(self.picker, view)
+            except IndexError:
+                continue
+
+    def _least_tried(self) -> bool:
+        key = repr(self.view)
+        names = list(self.operations)
+        for i in range(len(names)):
+            name = names[(self.turn + len(self.past) + i) % len(names)]
+            if (key, name) not in self.pending:
+                self.pending[key, name] = self._arguments(self.drawers[name], self.view)
+            waiting = self.pending[key, name]
+            while waiting:
+                args = waiting.pop()
+                if self._admits(self.operations[name], args, self.view) == "ok":
+                    return self._call(name, args)
+        return self._drawn()
+
+    def _drawn(self, *, beyond: bool = False, count: bool = False, only: str | None = None) -> bool:
+        names = [only] if only else list(self.operations)
+        if not names:
+            return False
+        for _ in range(6):
+            name = self.source.choice(names)
+            drawer, operation = self.drawers[name], self.operations[name]
+            try:
+                args = drawer.draw(self.picker, self.view)
+            except IndexError:
+                self.search.empty[name] += count
+                continue
+            if beyond and self.source.random() < 0.5:
+                args = self._beyond(drawer, args)
+            ruling = self._counted(operation, args, self.view, count)
+            if ruling == "ok":
+                return self._call(name, args)
+        self.spent += 0.2
+        return False
+
+    def _counted(self, operation: Operation, args: tuple[Any, ...], view: View, count: bool) -> str:
+        search, name = self.search, self._name(operation)
+        before = search.oracle.refused.copy() if count else search.oracle.refused
+        ruling = self._admits(operation, args, view)
+        if count:
+            search.drawn[name] += 1
+            search.accepted[name] += ruling == "ok"
+            search.disabled[name] += ruling == "disabled"
+            if ruling == "rejected":
+                search.refused.setdefault(name, Counter()).update(search.oracle.refused - before)
+        return ruling
+
+    def _name(self, operation: Operation) -> str:
+        return self.unit.name if operation is self.unit.init else operation.name
+
+    def _draw_init(self) -> tuple[Any, ...] | None:
+        if self.init is None:
+            return ()
+        try:
+            args = self.init.draw(self.picker, None)
+        except IndexError:
+            self.search.empty[self.unit.name] += 1
+            self.spent += 0.2
+            return None
+        if self._counted(self.init.operation, args, None, True) == "ok":
+            return args
+        self.spent += 0.05
+        return None
+
+    def _beyond(self, drawer: Drawer | None, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One leaf of the arguments replaced by a value that no domain gives."""
+        places = list(leaves(args))
+        if drawer is None or not places:
+            return args
+        path, value = self.source.choice(places)
+        literals = self.search.literals
+        if isinstance(value, str):
+            return _placed(args, path, self.source.choice([*literals.texts, "", value + "x"]))
+        ends = _ends(drawer.domains[path[0]])
+        past = [*(e + d for e in ends for d in (-1, 1)), *(max(ends, default=0) + b for b in _BEYOND)]
+        chosen = self.source.choice([*literals.ints, *past])
+        self.strange = True
+        return _placed(args, path, float(chosen) if isinstance(value, float) else chosen)
+
+
+def _placed(args: tuple[Any, ...], path: tuple[Any, ...], leaf: Any) -> tuple[Any, ...]:
+    made: tuple[Any, ...] = put(args, path, leaf)
+    return made
+
+
+def _ends(domain: Domain) -> list[int]:
+    if isinstance(domain, Ints):
+        return [domain.low, domain.high]
+    if isinstance(domain, Lists):
+        return _ends(domain.item)
+    if isinstance(domain, Tuples):
+        return [e for item in domain.items for e in _ends(item)]
+    values = getattr(domain, "values", ())
+    return [v for v in values if type(v) is int]
