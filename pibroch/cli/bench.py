@@ -1,4 +1,4 @@
-"""`pibroch bench`: the project's measurements, each in a module of its own under evals/."""
+"""`pibroch bench`: the project's measurements, each in a module of its own under evals/ (that of models: agents/)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from pibroch.cli.common import Json, finish, say
 
 NAME = "bench"
-Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate"]
+Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules"]
 
 
 def command(
@@ -19,11 +19,23 @@ def command(
         Literal["ray", "local"] | None, typer.Option("--launcher", help="Default: the bench's own.", show_default=False)
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small part of it, for a first look.")] = False,
+    lm: Annotated[
+        str | None, typer.Option("--lm", help="modules: the model that writes them.", show_default=False)
+    ] = None,
+    names: Annotated[
+        str | None, typer.Option("--names", help="modules: which, by commas; `small` for six.", show_default="all")
+    ] = None,
+    tries: Annotated[int, typer.Option("--tries", min=1, help="modules: independent tries of each.")] = 3,
+    attempts: Annotated[int, typer.Option("--attempts", min=1, help="modules: the loop's limit.")] = 10,
+    single_shot: Annotated[bool, typer.Option("--single-shot", help="modules: one attempt, no feedback.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure: equivalence with the single process over the grid of families; step time and memory against
     torch.distributed.pipelining; reload on warm workers; scale of lower, verify and simulate; emulated against
-    simulated step times."""
+    simulated step times; how often a model writes a module that passes."""
+    if name == "modules":
+        _modules(lm, names, tries, attempts, single_shot, as_json)
+        return
     module = import_module(f"pibroch.evals.bench_{name}")
     options: dict[str, Any] = {"progress": say}
     if launcher is not None:
@@ -34,6 +46,28 @@ def command(
         options |= _quick(name, module)
     result = module.run(**options)
     finish({"ok": True, "bench": name, **result}, module.report(result), as_json=as_json)
+
+
+def _modules(
+    lm: str | None, names: str | None, tries: int, attempts: int, single_shot: bool, as_json: bool
+) -> None:
+    from pibroch.agents import bench_modules
+    from pibroch.agents.regenerate import Shelf
+    from pibroch.cli.regenerate import open_model
+    from pibroch.project import find_project
+    from pibroch.specs.store import load_all
+
+    project = find_project()
+    specs = load_all(project.layers("specs"))
+    layers = project.layers("generated")
+    shelf = Shelf(layers[0], layers)
+    sources = {name: text for name, spec in specs.items() if (text := shelf.source(spec)) is not None}
+    chosen = bench_modules.SMALL if names == "small" else [part.strip() for part in names.split(",")] if names else ()
+    result = bench_modules.run(
+        open_model(project, lm, None), specs, sources, names=chosen, tries=tries, attempts=attempts,
+        single_shot=single_shot, progress=say,
+    )  # fmt: skip
+    finish({"ok": True, "bench": "modules", **result}, bench_modules.report(result), as_json=as_json)
 
 
 def _quick(name: str, module: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cli_helper import here
 from pibroch.cli import bench
 
 Capture = pytest.CaptureFixture[str]
-NAMES = get_args(bench.Bench)
+NAMES = tuple(name for name in get_args(bench.Bench) if name != "modules")  # that one asks a language model
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,6 +39,7 @@ def test_result_is_reported(capsys: Capture, monkeypatch: pytest.MonkeyPatch, na
 def test_wrong_calls(capsys: Capture) -> None:
     assert here(capsys, "bench", "patience").code == 2
     assert here(capsys, "bench", "scale", "--launcher", "local").code == 2
+    assert "--lm" in here(capsys, "bench", "modules", "--names", "small").err
 
 
 def test_doctor_names_what_is_there(capsys: Capture) -> None:
