@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tokenize
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,18 @@ def load_all(folders: Sequence[Path]) -> dict[str, Spec]:
     return {name: specs[name] for name in order(specs)}
 
 
+def load_each(paths: Mapping[str, Path]) -> tuple[dict[str, Spec], list[SpecError]]:
+    """The specs that can be read, and for each of the others what is wrong."""
+    specs: dict[str, Spec] = {}
+    errors: list[SpecError] = []
+    for name, path in paths.items():
+        try:
+            specs[name] = load_named(name, path)
+        except SpecError as error:
+            errors.append(error)
+    return specs, errors
+
+
 def load_named(name: str, path: Path) -> Spec:
     """Load a file whose module must be called `name`. Raises `SpecError`."""
     spec = load_spec(path)
@@ -52,16 +64,20 @@ def load_named(name: str, path: Path) -> Spec:
     return spec
 
 
-def check_relies(specs: Mapping[str, Spec], names: Iterable[str] | None = None) -> None:
+def check_relies(
+    specs: Mapping[str, Spec], names: Iterable[str] | None = None, *, broken: Collection[str] = ()
+) -> None:
     """Relies lead to exported functions, and to no circle. Raises `SpecError` with the rely's line.
 
-    With `names`, only those specs and what they rely on are looked at.
+    With `names`, only those specs and what they rely on are looked at. `broken` modules have unreadable specs.
     """
     chosen = list(specs) if names is None else closure(specs, names)
     for name in chosen:
         spec = specs[name]
         for i, rely in enumerate(spec.relies):
             at = spec.line(f"rely.{i}.module")
+            if rely.module in broken:
+                continue
             if rely.module not in specs:
                 hint = _close(rely.module, specs)
                 raise SpecError(spec.path, at, f"relies on {rely.module}, which has no spec{hint}")

@@ -16,7 +16,21 @@ from typing import Any, TextIO
 
 import typer
 
-from pibroch.cli import bench, check, demo, doctor, generate, init, lower, mailbox, regenerate, run, simulate, view
+from pibroch.cli import (
+    bench,
+    check,
+    demo,
+    doctor,
+    generate,
+    init,
+    lower,
+    mailbox,
+    regenerate,
+    run,
+    simulate,
+    spec,
+    view,
+)
 from pibroch.runtime.errors import AnnotationWarning, InputError, PibrochError
 from pibroch.specs.errors import SpecError
 
@@ -33,6 +47,7 @@ app = typer.Typer(
 for module in (generate, regenerate, check, simulate, run, view, lower, bench, demo, doctor, init):
     app.command(module.NAME)(module.command)
 app.add_typer(mailbox.app, name="mailbox")
+app.add_typer(spec.app, name="spec")
 
 
 @app.callback(invoke_without_command=True)
