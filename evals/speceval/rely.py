@@ -63,7 +63,7 @@ def misfit(rely: Rely, peers: Mapping[str, Spec]) -> str:
     return f"rely {rely.name} {reason}" if reason else ""
 
 
-def verdicts(spec: Spec, rely: Rely, callee: Spec) -> list[Verdict]:
+def verdicts(spec: Spec, rely: Rely, callee: Spec, *, crosshair: bool = True) -> list[Verdict]:
     """Every implication of one rely that fits its operation."""
     where = _place(rely, callee)
     assert where is not None, rely.name
@@ -73,17 +73,17 @@ def verdicts(spec: Spec, rely: Rely, callee: Spec) -> list[Verdict]:
     standing = [p for p in promises(where, listed) if p.early]
     at = asked[0].clause.line if asked else rely.line
     for clause in where.operation.of("requires"):
-        answer = _ask(where, [*asked, *standing], Statement(callee, where.unit.name, clause))
+        answer = ask(where, [*asked, *standing], Statement(callee, where.unit.name, clause), crosshair=crosshair)
         message = f"{rely.name} requires {clause.id} ({clause.text}), which the rely does not promise"
         found.append(_verdict(rely, clause, f"rely.{rely.name}.{clause.id}", at, answer, message))
     called = [*asked, *(p for p in promises(where, listed) if p.early or p.clause.kind in ("requires", "when"))]
     for clause in where.operation.of("raises"):
-        answer = _ask(where, called, Statement(callee, where.unit.name, clause, negated=True))
+        answer = ask(where, called, Statement(callee, where.unit.name, clause, negated=True), crosshair=crosshair)
         message = f"{rely.name} may raise {clause.exception} ({clause.id}: {clause.text}): the rely does not exclude it"
         found.append(_verdict(rely, clause, f"rely.{rely.name}.{clause.id}", at, answer, message))
     given = [*asked, *promises(where, listed)]
     for clause in rely.function.of("ensures"):
-        answer = _ask(where, given, Statement(spec, spec.module, clause))
+        answer = ask(where, given, Statement(spec, spec.module, clause), crosshair=crosshair)
         names = [c.id for c in (*where.operation.of("ensures"), *where.unit.invariants) if c.id in listed]
         message = f"expects {clause.text} of {rely.name}, which {_list(names)} of {rely.module} {_do(names)} not give"
         found.append(_verdict(rely, clause, clause.id, clause.line, answer, message))
@@ -103,19 +103,19 @@ def _place(rely: Rely, callee: Spec) -> Place | None:
     return None
 
 
-def _ask(where: Place, premises: list[Statement], conclusion: Statement) -> Answer:
-    """The answer, remembered: it depends on the clauses, their helpers and the types alone."""
+def ask(where: Place, premises: list[Statement], conclusion: Statement, *, crosshair: bool = True) -> Answer:
+    """Whether the premises imply the conclusion, remembered: it depends on clauses, helpers and types alone."""
     parts = [f"{where.operation.signature} {sorted(where.modifies)} {where.fields} {where.first}"]
     for statement in (*premises, conclusion):
         helpers = sorted(h.source for h in statement.spec.helpers.values())
         libraries = ",".join(statement.spec.front.library)
         parts.append(f"{statement.clause.kind}|{statement.clause.text}|{statement.early}|{statement.negated}|"
                      f"{helpers}|{libraries}")  # fmt: skip
-    name = cache.key("implication", *parts)
+    name = cache.key("implication", str(crosshair), *parts)
     kept = cache.find("implications", name)
     if kept is not None:
         return Answer(kept["ruling"], kept["by"], kept["values"])
-    answer = implied(where, premises, conclusion)
+    answer = implied(where, premises, conclusion, crosshair=crosshair)
     cache.store("implications", name, {"ruling": answer.ruling, "by": answer.by, "values": dict(answer.values)})
     return answer
 

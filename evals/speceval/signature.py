@@ -7,16 +7,10 @@ the second to the first.
 from __future__ import annotations
 
 import ast
-import re
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from pibroch.evals.speceval import cache
-from pibroch.evals.speceval.statements import need
+from pibroch.evals.speceval import cache, mypy_run
 from pibroch.specs.model import Operation
-
-_REASON = re.compile(r"^[^:]+:(\d+): (error|note): (.*?)(?:  \[[\w-]+\])?$")
 
 
 def misfits(pairs: Sequence[tuple[Operation, Operation]]) -> list[str]:
@@ -29,7 +23,7 @@ def misfits(pairs: Sequence[tuple[Operation, Operation]]) -> list[str]:
     asked = [i for i, (wanted, given) in enumerate(pairs) if not found[i] and _plain(wanted) != _plain(given)]
     if not asked:
         return found
-    rows = ["from typing import *"]
+    rows = ["from typing import Any, Literal, Optional, Protocol, Union"]
     lines: dict[int, int] = {}
     for i in asked:
         wanted, given = pairs[i]
@@ -41,7 +35,7 @@ def misfits(pairs: Sequence[tuple[Operation, Operation]]) -> list[str]:
     name = cache.key("signature", source)
     errors = cache.find("signatures", name)
     if errors is None:
-        errors = _mypy(source)
+        errors = [(f.line, f.message) for f in mypy_run.run({"signatures": source})]
         cache.store("signatures", name, errors)
     for line, message in errors:
         at = lines.get(line)
@@ -67,18 +61,3 @@ def _type(text: str) -> str:
 def _method(operation: Operation) -> str:
     name, _, rest = operation.signature.partition("(")
     return f"{name}(self, {rest}" if operation.params else f"{name}(self{rest}"
-
-
-def _mypy(source: str) -> list[tuple[int, str]]:
-    need("mypy")
-    from mypy import api
-
-    with tempfile.TemporaryDirectory(prefix="pibroch-signature-") as folder:
-        path = Path(folder) / "signatures.py"
-        path.write_text(source, encoding="utf-8")
-        options = ["--strict", "--no-error-summary", "--config-file=", f"--cache-dir={cache.folder() / 'mypy'}"]
-        text, fault, _ = api.run([*options, str(path)])
-    if fault:
-        raise AssertionError(fault)
-    found = [m for m in (_REASON.match(row) for row in text.splitlines()) if m]
-    return [(int(m[1]), m[3].strip()) for m in found if m[2] == "error"]
