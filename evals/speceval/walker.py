@@ -69,6 +69,8 @@ class Walker:
         self.spent = 0.0
         self.alive = False
         self.strange = False  # whether values beyond the domains are in play
+        self.nth, self.near = 0, frozenset[int]()  # calls of a long run's operation; those that are special
+        self.tried: set[tuple[int, str]] = set()
 
     # Phases
 
@@ -111,15 +113,18 @@ class Walker:
         self._long(calls, None)
         counts = sorted({k for k in self.search.literals.ints if longest(self.spec) < k <= LONGEST}, reverse=True)
         for name in self.operations if counts else ():
-            if not self.search.done:
-                self._long(counts[0] + 2, name)
+            # What happens at one call only is not seen with every argument: other ones there in each run.
+            self.near, self.tried = frozenset(k + d for k in counts for d in (-1, 0, 1)), set()
+            for _ in range(4):
+                if not self.search.done:
+                    self._long(counts[0] * 11 // 10 + 5, name)  # of which some 97% are calls of `name`
 
     def _long(self, calls: int, mostly: str | None) -> None:
         for _ in range(3):  # a run may come to a state in which nothing is enabled
             init = self._draw_init()
             if init is None or not self._begin(init):
                 continue
-            self.spent = 0.0
+            self.spent, self.nth = 0.0, 0
             while len(self.past) < calls and self.spent < 8 * calls:
                 often = mostly if mostly and self.source.random() < 0.97 else None
                 if not self._drawn(only=often) and not (self.alive and often and self._drawn()):
@@ -252,7 +257,7 @@ class Walker:
         names = [only] if only else list(self.operations)
         if not names:
             return False
-        for _ in range(6):
+        for attempt in range(6):
             name = self.source.choice(names)
             drawer, operation = self.drawers[name], self.operations[name]
             try:
@@ -262,8 +267,14 @@ class Walker:
                 continue
             if beyond and self.source.random() < 0.5:
                 args = self._beyond(drawer, args)
+            here = (self.nth + 1, str(args))
+            if only and here in self.tried and attempt < 4:
+                continue
             ruling = self._counted(operation, args, self.view, count)
             if ruling == "ok":
+                if only:
+                    self.nth += 1
+                    self.tried.update([here] if here[0] in self.near else [])
                 return self._call(name, args)
         self.spent += 0.2
         return False
