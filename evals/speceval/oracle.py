@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ class Oracle:
         self.spec, self.extra = spec, extra
         self.met: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()  # requires that turned a draw down
+        self.told: Container[str] = ()  # clauses whose failures need no values any more
         self.premises: dict[str, Clause | None] = {c.id: _premise(c) for c in spec.clauses.values()}
         self.vacuous = {name for name, premise in self.premises.items() if premise is not None}
 
@@ -183,6 +184,9 @@ class Oracle:
         self, clause: Clause, message: str, unit: Unit, state: View, old: View, result: Any, args: dict[str, Any],
         seen: Outcome,
     ) -> Failure:  # fmt: skip
+        if clause.id in self.told:
+            return Failure(clause.id, message, clause.line)
+
         def parts(tree: ast.expr) -> dict[str, str]:
             part = replace(clause, tree=tree)
             return explain(self.spec, part, unit=unit.name, state=state, old=old, result=result, args=args,
@@ -192,6 +196,9 @@ class Oracle:
         values |= parts(clause.tree)
         for left, right in _equations(clause.tree) if clause.kind in ("ensures", "invariant") else []:
             was, wanted = _side(parts, left), _side(parts, right)
+            if wanted.startswith("not asked"):
+                message += f"; `{ast.unparse(right)}` was {wanted}"
+                break
             if was != wanted:
                 message += f"; `{ast.unparse(left)}` is {was} and should be {wanted}"
                 break

@@ -16,6 +16,7 @@ from pibroch.evals.speceval.walker import SpecFault, Trial, Walker
 from pibroch.specs.model import Spec, Unit
 
 ENOUGH = 6  # different faults; more tell a writer nothing
+FAILED = 1_000  # runs that failed
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Search:
         self.disabled: Counter[str] = Counter()
         self.empty: Counter[str] = Counter()
         self.refused: dict[str, Counter[str]] = {}
+        self.oracle.told = self.faults
         self.calls = 0
+        self.failed = 0
         self.skipped = 0
         self.session: Session | None = None
         self.options: dict[str, Any] = {}  # of the sessions to come
@@ -84,7 +87,7 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether enough faults have been found."""
-        return len(self.faults) >= self.stop_at
+        return len(self.faults) >= self.stop_at or self.failed >= FAILED
 
     def search(self) -> None:
         """All phases over all units. Raises `SpecFault`."""
@@ -100,6 +103,7 @@ class Search:
 
     def fault(self, run: Run, failures: list[Failure]) -> None:
         """Keep the first run per clause."""
+        self.failed += 1
         for failure in failures:
             self.faults.setdefault(failure.clause, (run, failure))
 

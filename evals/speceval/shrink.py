@@ -30,6 +30,13 @@ class _Shrinker:
         self.alone = not unit.view
 
     def result(self) -> tuple[Run, Failure]:
+        oracle = self.search.oracle
+        oracle.told = {self.failure.clause}
+        found = self.shorten()
+        oracle.told, self.left = (), 1
+        return (self.run, self.failure) if self.attempt(self.run) else found
+
+    def shorten(self) -> tuple[Run, Failure]:
         if not self.attempt(self.run):
             return self.run, self.failure  # not to be seen again: told as it was
         if self.alone and len(self.run.calls) > 1:
