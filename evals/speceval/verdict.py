@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-STAGES = ("load", "rules", "contract", "rely", "concurrency", "review")
 Ruling = Literal["proved", "held", "not refuted", "refuted", "not reached"]
 
 
