@@ -43,7 +43,7 @@ class Search:
         self.source, self.spec, self.phase, self.budget, self.stop_at = source, spec, phase, budget, stop_at
         self.extra = library.functions(tuple(spec.front.library))
         self.oracle, self.stubs = Oracle(spec, self.extra), Stubs(spec, self.extra)
-        self.literals = Literals.of(source)
+        self.literals = Literals.of(f"{source}\n{spec.block}")  # a module without the spec's bound must meet it too
         self.faults: dict[str, tuple[Run, Failure]] = {}
         self.trials: list[Trial] = []  # what went well, for replays
         self.drawn: Counter[str] = Counter()
