@@ -17,8 +17,10 @@ from pibroch.specs.model import FrontMatter
 def read_front(path: Path, text: str, first_line: int) -> tuple[FrontMatter, dict[str, int]]:
     """The front matter and the line of every key (`scope.calls`, `rely.0.ensures.1`). Raises `SpecError`."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise SpecError(path, first_line, "front matter: no aliases (`*name`); write the value out")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent) and event.start_mark:
+                at = first_line + event.start_mark.line
+                raise SpecError(path, at, "front matter: no aliases (`*name`); write the value out")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
             raise SpecError(path, first_line, "the front matter is empty: it names module, version, guarantee and more")

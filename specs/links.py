@@ -42,7 +42,8 @@ def _exports(spec: Spec) -> None:
         if names.count(rely.name) > 1:
             raise SpecError(spec.path, rely.line, f"relies on {rely.name} twice: write its clauses in one entry")
         if rely.module == spec.module:
-            raise SpecError(spec.path, rely.line, f"relies in a circle: {rely.module} -> {rely.module}")
+            at = spec.line(f"rely.{names.index(rely.name)}.module")
+            raise SpecError(spec.path, at, f"relies in a circle: {rely.module} -> {rely.module}")
         if rely.module not in spec.front.imports:
             raise SpecError(spec.path, rely.line, f"rely {rely.module} is missing under imports")
 

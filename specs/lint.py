@@ -142,7 +142,7 @@ def _units(spec: Spec) -> Iterator[Row]:
     shared = {name for names in protocol.guarded_by.values() for name in names}
     shared |= {name.rpartition(".")[2] for name in protocol.single_writer}
     for unit in spec.units:
-        whole = {n for clause, _, _ in clauses_of(unit) for n in _bare(clause.tree)}  # `self` or `old` as a whole
+        whole = any(_bare(clause.tree, handed=False) for clause, _, _ in clauses_of(unit))
         for name in unit.fields:
             line = spec.line(f"field.{unit.name}.{name}")
             if name in unit.view and name not in attributes and not whole:
@@ -186,7 +186,7 @@ def _operation(unit: Unit, operation: Operation) -> Iterator[Row]:
     changed = unit.view if operation.name == "__init__" else operation.modifies
     for name in changed:
         if not any("self" in _bare(tree) or _reads(tree, "self", name) for tree in says):
-            if any(_reads(c.tree, "self", name) for c in unit.invariants):
+            if any(_pins(c.tree, name) for c in unit.invariants):
                 continue
             what = "sets" if operation.name == "__init__" else "may change"
             yield operation.line, "frame", f"{operation.name} {what} {name}, and no ensures says how"
@@ -200,15 +200,23 @@ def _trees(spec: Spec) -> Iterator[ast.AST]:
     yield from (helper.tree for helper in spec.helpers.values())
 
 
-def _bare(tree: ast.AST) -> set[str]:
-    """Which of `self` and `old` stand as a whole, as in `low(old, x)`."""
+def _bare(tree: ast.AST, *, handed: bool = True) -> set[str]:
+    """Which of `self` and `old` stand as a whole, as in `self == old` and, if `handed` on counts, `low(old, x)`."""
     inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    if not handed:
+        inner |= {id(argument) for n in ast.walk(tree) if isinstance(n, ast.Call) for argument in n.args}
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in ("self", "old") and id(n) not in inner}
 
 
 def _reads(tree: ast.AST, owner: str, name: str) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.value, ast.Name) and n.value.id == owner
                for n in ast.walk(tree))  # fmt: skip
+
+
+def _pins(tree: ast.AST, name: str) -> bool:
+    """Whether an equation speaks of `self.name`."""
+    equations = (n for n in ast.walk(tree) if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq))
+    return any(_reads(node, "self", name) for node in equations)
 
 
 def _mentions(tree: ast.AST, name: str) -> bool:

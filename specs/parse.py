@@ -103,7 +103,8 @@ def _sections(path: Path, text: str, start: int, lines: dict[str, int]) -> dict[
         body = text[head.end() : following.start() if following else len(text)]
         found[name] = _FENCE.sub("", body).strip()
     if not found.get("intent"):
-        raise SpecError(path, _line(text, start), "section 'Intent' is missing or empty: say what the module is for")
+        at = lines.get("section.intent", _line(text, start))
+        raise SpecError(path, at, "section 'Intent' is missing or empty: say what the module is for")
     return found
 
 
