@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,4 +139,17 @@ class Literals:
                     ints |= {node.value - 1, node.value, node.value + 1}
                 elif type(node.value) is str and len(node.value) < 40:
                     texts.add(node.value)
+            elif isinstance(node, ast.Compare):
+                ints |= _solutions(node)
         return cls(tuple(sorted(ints)), tuple(sorted(texts)))
+
+
+def _solutions(test: ast.Compare) -> set[int]:
+    """Values that a comparison of a small expression may turn on: of `x * 7 == 343`, `x - 7 > 343`, `x * x == 49`."""
+    found = {n.value for n in ast.walk(test) if isinstance(n, ast.Constant) and type(n.value) is int}
+    whole = {abs(n) for n in found if abs(n) < 1 << 62}
+    made = {math.isqrt(a) for a in whole if a >= 4}
+    for a in sorted(whole)[-6:]:
+        for b in sorted(whole - {a, 0, 1})[:6]:
+            made |= {a + b, a - b, a // b, a * b}
+    return {n for n in made if abs(n) < 1 << 62}

@@ -71,6 +71,7 @@ class Walker:
         self.strange = False  # whether values beyond the domains are in play
         self.nth, self.near = 0, frozenset[int]()  # calls of a long run's operation; those that are special
         self.tried: set[tuple[int, str]] = set()
+        self.decks: dict[tuple[str, Any], list[int]] = {}
 
     # Phases
 
@@ -80,11 +81,11 @@ class Walker:
         while self.spent < calls and not self.search.done and inits:
             start = inits[self.turn % len(inits)]
             self.turn += 1
-            if self._begin(start):
+            if self.begin(start):
                 for _ in range(longest(self.spec) if self.unit.view else 40):
                     if not self._least_tried():
                         break
-                self._end()
+                self.end()
             elif self.spent == 0.0 and self.turn > len(inits) + 4:
                 return  # no instance can be made
 
@@ -98,11 +99,11 @@ class Walker:
                 continue
             if beyond and self.source.random() < 0.5:
                 init = self._beyond(self.init, init)
-            if self._begin(init):
+            if self.begin(init):
                 for _ in range(self.source.randint(1, longest(self.spec)) if self.unit.view else 40):
                     if not self._drawn(beyond=beyond, count=not beyond):
                         break
-                self._end()
+                self.end()
             if not self.operations and self.init is None:
                 return
         self.strange = False
@@ -122,7 +123,7 @@ class Walker:
     def _long(self, calls: int, mostly: str | None) -> None:
         for _ in range(3):  # a run may come to a state in which nothing is enabled
             init = self._draw_init()
-            if init is None or not self._begin(init):
+            if init is None or not self.begin(init):
                 continue
             self.spent, self.nth = 0.0, 0
             while len(self.past) < calls and self.spent < 8 * calls:
@@ -130,17 +131,17 @@ class Walker:
                 if not self._drawn(only=often) and not (self.alive and often and self._drawn()):
                     break
             enough = len(self.past) > calls // 2
-            self._end()
+            self.end()
             if enough or self.search.done:
                 return
 
     # One run
 
-    def _begin(self, init: tuple[Any, ...]) -> bool:
+    def begin(self, init: tuple[Any, ...]) -> bool:
         """Make an instance; False where that is not possible, or wrong."""
         search = self.search
         self.made, self.past, self.outcomes, self.seed, self.alive = init, [], [], search.calls, False
-        if self.unit.init is not None and self._admits(self.unit.init, init, None) != "ok":
+        if self.unit.init is not None and self.admits(self.unit.init, init, None) != "ok":
             self.spent += 0.05
             return False
         self.spent += 0.3
@@ -157,7 +158,8 @@ class Walker:
         self.view, self.alive = seen.view, not failures and seen.error is None
         return self.alive
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Keep a run that went well."""
         if self.alive:
             self.search.trials.append(Trial(self._run(), self.outcomes, []))
 
@@ -177,7 +179,7 @@ class Walker:
             return
         self.search.fault(self._run(), [Failure("ends", str(ended), operation.line if operation else self.unit.line)])
 
-    def _admits(self, operation: Operation, args: tuple[Any, ...], view: View) -> str:
+    def admits(self, operation: Operation, args: tuple[Any, ...], view: View) -> str:
         try:
             return self.search.oracle.admits(self.unit, operation, view, args)
         except ClauseError as error:
@@ -195,7 +197,7 @@ class Walker:
         run = Run(self.unit.name, args if made else self.made, calls, self.seed)
         raise SpecFault(Failure(error.clause.id, message, error.clause.line), run) from error
 
-    def _call(self, name: str, args: tuple[Any, ...]) -> bool:
+    def call(self, name: str, args: tuple[Any, ...]) -> bool:
         """Make an admitted call and judge it; False ends the run."""
         search, operation = self.search, self.operations[name]
         self.past.append((name, args))
@@ -249,8 +251,8 @@ class Walker:
             waiting = self.pending[key, name]
             while waiting:
                 args = waiting.pop()
-                if self._admits(self.operations[name], args, self.view) == "ok":
-                    return self._call(name, args)
+                if self.admits(self.operations[name], args, self.view) == "ok":
+                    return self.call(name, args)
         return self._drawn()
 
     def _drawn(self, *, beyond: bool = False, count: bool = False, only: str | None = None) -> bool:
@@ -275,14 +277,14 @@ class Walker:
                 if only:
                     self.nth += 1
                     self.tried.update([here] if here[0] in self.near else [])
-                return self._call(name, args)
+                return self.call(name, args)
         self.spent += 0.2
         return False
 
     def _counted(self, operation: Operation, args: tuple[Any, ...], view: View, count: bool) -> str:
         search, name = self.search, self._name(operation)
         before = search.oracle.refused.copy() if count else search.oracle.refused
-        ruling = self._admits(operation, args, view)
+        ruling = self.admits(operation, args, view)
         if count:
             search.drawn[name] += 1
             search.accepted[name] += ruling == "ok"
@@ -319,7 +321,10 @@ class Walker:
             return _placed(args, path, self.source.choice([*literals.texts, "", value + "x"]))
         ends = _ends(drawer.domains[path[0]])
         past = [*(e + d for e in ends for d in (-1, 1)), *(max(ends, default=0) + b for b in _BEYOND)]
-        chosen = self.source.choice([*literals.ints, *past])
+        deck = self.decks.setdefault((drawer.operation.name, path[0]), [])
+        if not deck:  # each value has its turn
+            deck += self.source.sample(both := [*literals.ints, *past], len(both))
+        chosen = deck.pop()
         self.strange = True
         return _placed(args, path, float(chosen) if isinstance(value, float) else chosen)
 
