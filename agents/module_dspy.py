@@ -17,10 +17,12 @@ class WriteSequential(dspy.Signature):  # type: ignore[misc]
     algorithm: str = dspy.InputField(desc="Algorithm")
     relies: str = dspy.InputField(desc="What the module relies on")
     facts: str = dspy.InputField(desc="Facts")
+    words: str = dspy.InputField(desc="Words of the conditions")
     block: str = dspy.InputField(desc="The spec's block")
     skeleton: str = dspy.InputField(desc="The skeleton")
     previous: str = dspy.InputField(desc="Your previous reply")
     feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    mind: str = dspy.InputField(desc="What was wrong with an earlier module: write a new one that does better")
     now: str = dspy.InputField(desc="Now")
     reply: str = dspy.OutputField(desc="one fenced block")
 
@@ -38,6 +40,7 @@ class WriteConcurrent(dspy.Signature):  # type: ignore[misc]
     accepted: str = dspy.InputField(desc="The accepted module of phase 1")
     previous: str = dspy.InputField(desc="Your previous reply")
     feedback: str = dspy.InputField(desc="What was wrong with it: mend exactly this")
+    mind: str = dspy.InputField(desc="What was wrong with an earlier module: write a new one that does better")
     now: str = dspy.InputField(desc="Now")
     reply: str = dspy.OutputField(desc="one fenced block")
 

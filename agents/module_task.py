@@ -7,6 +7,8 @@ of the repository ever enters a request.
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterable, Sequence
 
 from pibroch.evals.speceval.verdict import Finding
@@ -24,8 +26,13 @@ def task(spec: Spec, phase: int) -> dict[str, str]:
         "algorithm": spec.sections.get("algorithm", ""),
         "relies": "\n\n".join(_rely(r) for r in spec.relies),
         "facts": _facts(spec, phase),
-        "block": f"```text\n{spec.block.rstrip()}\n```",
+        "words": "",
+        "block": "",
     }
+    if has_state(spec) or phase == 2:
+        given["block"] = f"```text\n{spec.block.rstrip()}\n```"
+    else:  # a small model copies the block instead of writing code; the skeleton's docstrings say the same
+        given["words"] = _words(spec)
     if phase == 2:
         given["concurrency"] = spec.sections.get("concurrency", "")
         given["protocol"] = protocol(spec)
@@ -57,12 +64,19 @@ def allowed_imports(spec: Spec, phase: int) -> list[str]:
     return [name for name in spec.front.imports if phase == 2 or name != "threading"]
 
 
+def has_state(spec: Spec) -> bool:
+    """Whether any of its units has fields; without, the module is functions alone."""
+    return any(unit.is_class or unit.fields for unit in spec.units)
+
+
 def skeleton(spec: Spec, phase: int = 1) -> str:
-    """The module with its signatures and `...` for what is to be written."""
+    """The module with its signatures, their conditions as docstrings, and `...` for what is to be written."""
     parts = [f"import {name}" for name in allowed_imports(spec, phase)]
     parts = ["\n".join(parts)] if parts else []
+    names = written_now(spec, phase)
+    intent = spec.sections["intent"] if len(names) == 1 and not has_state(spec) else ""  # told where it is read best
     for unit in spec.units:
-        parts += [_class(unit)] if unit.is_class else _functions(unit, written_now(spec, phase))
+        parts += [_class(unit)] if unit.is_class else _functions(unit, names, intent)
     return "\n\n\n".join(parts) + "\n"
 
 
@@ -84,6 +98,14 @@ def feedback_text(findings: Sequence[Finding], spec: Spec, source: str) -> str:
     if len(findings) > MAX_FINDINGS:
         rows.append(f"- and {len(findings) - MAX_FINDINGS} more")
     return "\n".join(rows)
+
+
+def _words(spec: Spec) -> str:
+    """The helpers of the block, which define words of the conditions, and the block's comments."""
+    code = "\n\n".join(helper.source for helper in spec.helpers.values())
+    tokens = tokenize.generate_tokens(io.StringIO(spec.block).readline)
+    notes = [f"- {t.string.lstrip('# ')}" for t in tokens if t.type == tokenize.COMMENT]
+    return "\n\n".join(part for part in (f"```text\n{code}\n```" if code else "", "\n".join(notes)) if part)
 
 
 def _cut(text: str) -> str:
@@ -135,15 +157,18 @@ def _library(spec: Spec) -> list[str]:
 
 def _class(unit: Unit) -> str:
     parts = [f"class {unit.name}:"]
+    if unit.invariants:
+        parts.append("\n".join(_docstring([f"{c.id}: always {c.text}" for c in unit.invariants], "    ")) + "\n")
     for operation in unit.operations.values():
         body = [f"        self.{name} = ..." for name in unit.fields] if operation.name == "__init__" else []
-        parts.append("\n".join([f"    {_def(operation, 'self')}", *(body or ["        ..."])]) + "\n")
+        said = _docstring(conditions(operation), "        ")
+        parts.append("\n".join([f"    {_def(operation, 'self')}", *said, *(body or ["        ..."])]) + "\n")
         if operation.name == "__init__" and unit.view:
             parts.append(f"    def view(self) -> dict[str, object]:\n        return {_view(unit, 'self.')}\n")
     return "\n".join(parts).rstrip()
 
 
-def _functions(unit: Unit, names: Iterable[str]) -> list[str]:
+def _functions(unit: Unit, names: Iterable[str], intent: str = "") -> list[str]:
     kept = set(names)
     parts = []
     if unit.fields:
@@ -153,8 +178,30 @@ def _functions(unit: Unit, names: Iterable[str]) -> list[str]:
     for operation in unit.operations.values():
         if operation.name in kept:
             body = [f"    global {', '.join(operation.modifies)}"] if operation.modifies else []
-            parts.append("\n".join([_def(operation), *body, "    ..."]))
+            said = [*intent.splitlines(), *([""] if intent else []), *conditions(operation)]
+            parts.append("\n".join([_def(operation), *_docstring(said, "    "), *body, "    ..."]))
     return parts
+
+
+def conditions(operation: Operation) -> list[str]:
+    """An operation's clauses, one line each."""
+    rows = [f"Given {clause.text}" for clause in operation.of("requires")]
+    rows += [f"{clause.id}: wait until {clause.text}" for clause in operation.of("when")]
+    rows += [f"{clause.id}: raise {clause.exception} if {clause.text}" for clause in operation.of("raises")]
+    rows += [f"{clause.id}: ensure {clause.text}" for clause in operation.of("ensures")]
+    if operation.modifies:
+        rows.append(f"Change no other field than {', '.join(operation.modifies)}")
+    return rows
+
+
+def _docstring(rows: Sequence[str], indent: str) -> list[str]:
+    """The lines of a docstring; raw where a condition has a backslash."""
+    if not rows:
+        return []
+    quotes = "'''" if any('"""' in row for row in rows) else '"""'
+    start = "r" if any("\\" in row for row in rows) else ""
+    head, *rest = rows
+    return [f"{indent}{start}{quotes}{head}", *((indent + row).rstrip() for row in rest), f"{indent}{quotes}"]
 
 
 def _def(operation: Operation, first: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import Protocol
 from pibroch.agents.lm.base import LanguageModel, ReplyError, Request, digest, fenced_block, finish
 from pibroch.agents.lm.replay import ReplayMiss
 from pibroch.agents.lock import LockEntry, Reviewed, sha256
-from pibroch.agents.module_task import feedback_text, skeleton, task
+from pibroch.agents.module_task import feedback_text, has_state, skeleton, task
 from pibroch.agents.prompt_files import prompt_hashes
 from pibroch.agents.reviewer import Reviewer, ReviewFailed
 from pibroch.evals.speceval.verdict import Finding, Report, Ruling
@@ -24,6 +24,7 @@ from pibroch.specs.store import semantic_hash
 WRITER_SCHEMA = 1
 DEADLINE_S = 600.0
 SAMPLES = (0, 1)
+REPEATED = "repeated"
 NOW = "Reply with the whole module in one fenced block that opens with ```python."
 
 
@@ -228,7 +229,7 @@ class Loop:
         if not findings and track.phase == 2 and self.spec.front.concurrency.model == "streams":
             findings = self._kept(track, source)
         if findings and repeated:
-            findings.append(Finding("reply", "repeated", "you sent this candidate before: change it"))
+            findings.append(Finding("reply", REPEATED, "you sent this candidate before: write another one"))
         return source, findings
 
     def _ask(self, track: Track, told: list[Finding]) -> str:
@@ -243,6 +244,7 @@ class Loop:
         if phase == 1:
             given["skeleton"] = f"```python\n{skeleton(spec).rstrip()}\n```"
         else:
+            given.pop("words")
             assert track.sequential is not None
             given["accepted"] = f"```python\n{track.sequential.rstrip()}\n```"
         request = Request(
@@ -252,17 +254,23 @@ class Loop:
         )  # fmt: skip
         self.say(f"{spec.module}, {track.name}, attempt {track.attempts}: asking {self.lm.name}")
         signature = WriteSequential if phase == 1 else WriteConcurrent
+        anew = any(row.clause == REPEATED for row in told)  # who is stuck starts afresh, knowing what went wrong
         _, reply, _ = call(
             Instructed(signature, names, self.prompts), self.lm, request, **given,
-            previous=track.reply if told else "", feedback=feedback_text(told, spec, _code(track.reply)), now=NOW,
+            previous="" if anew or not told else track.reply, feedback="" if anew else self._feedback(track, told),
+            mind=self._feedback(track, told) if anew else "", now=NOW,
         )  # fmt: skip
         self._answered(names, reply.model, reply.who, reply.stale)
         return reply.text
 
+    def _feedback(self, track: Track, told: list[Finding]) -> str:
+        return feedback_text(told, self.spec, _code(track.reply))
+
     def _prompts_of(self, phase: int) -> tuple[str, ...]:
+        if phase == 1:
+            return ("module_phase1", "module_language") if has_state(self.spec) else ("module_phase1_functions",)
         streams = self.spec.front.concurrency.model == "streams"
-        name = "module_phase1" if phase == 1 else "module_phase2_streams" if streams else "module_phase2"
-        return name, "module_language"
+        return "module_phase2_streams" if streams else "module_phase2", "module_language"
 
     def _answered(self, names: tuple[str, ...], model: str, who: str, stale: bool) -> None:
         self.used |= set(names)

@@ -96,8 +96,9 @@ class Reviewer:
         from pibroch.agents.module_dspy import Instructed, Review
 
         self.asked += 1
-        given: dict[str, Any] = task(self.spec, phase)
-        given.pop("facts")
+        given: dict[str, Any] = {**task(self.spec, 2)}  # all of the prose, and the block
+        for name in ("facts", "words"):
+            given.pop(name)
         request = Request(
             role="reviewer", subject=self.spec.module, phase=phase, attempt=self.asked, messages=(),
             deadline_s=DEADLINE_S, semantic_key=semantic_hash(self.spec), schema_version=REVIEW_SCHEMA,

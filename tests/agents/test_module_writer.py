@@ -84,7 +84,9 @@ def test_a_request_has_the_spec_and_nothing_of_the_repository() -> None:
         assert "n >= 0" in text
         assert "SECRET" not in text
         assert "exactly one fenced block" in text
-    assert "import source\n\n\ndef twice(n: int) -> int:\n    ..." in lm.prompt(0)
+    assert "import source\n\n\ndef twice(n: int) -> int:\n" in lm.prompt(0)
+    assert "Given n >= 0\n    U2: ensure result == source.take(n) + source.take(n + 1)\n" in lm.prompt(0)
+    assert "class" not in lm.asked[0].messages[0].content  # instructions for functions alone
     assert judge.asked[0]["sources"] == {"source": "SECRET = 1"}
     assert lm.asked[0].blocks == ("python",)
     assert lm.asked[2].blocks == ("json",)
@@ -154,10 +156,13 @@ def test_two_modules_that_differ_mend_the_spec() -> None:
     assert "any order" in lm.prompt(0)
 
 
-def test_a_repeated_candidate_is_told_so() -> None:
+def test_who_repeats_a_candidate_starts_afresh() -> None:
     _, lm, _ = write(SEQUENTIAL, [code("bad = 1"), code("bad = 1"), code("a = 1"), code("b = 1")], review=False)
+    assert "bad = 1\n```" in lm.prompt(1)
     assert "you sent this candidate before" not in lm.prompt(1)
+    assert "bad = 1\n```" not in lm.prompt(2)
     assert "you sent this candidate before" in lm.prompt(2)
+    assert "[contract P2] does not hold" in lm.prompt(2)
 
 
 def test_the_reviewer_can_reject_and_never_accepts_alone() -> None:
@@ -236,7 +241,7 @@ def test_skeletons_have_the_signatures_and_copies() -> None:
     compile(text, "skeleton", "exec")
     assert "import threading" not in text
     assert "import threading" in skeleton(THREADED, 2)
-    assert "    def up(self) -> int:\n        ..." in text
+    assert "P2: ensure self.n == result\n        Change no other field than n\n" in text
     assert 'return {"limit": self.limit, "n": self.n}' in text
     assert copied("list[tuple[int, int]]", "self.a") == "list(self.a)"
     assert copied("dict[int, list[list[int]]]", "self.a") == (
