@@ -229,7 +229,7 @@ class Run:
         else:
             self.block(lambda: ticket[0], "wait", condition, True)
             if not ticket[0]:
-                condition.waiters.remove(ticket)
+                condition.waiters = [other for other in condition.waiters if other is not ticket]
             if lock.owner is not None:
                 self.block(lambda: lock.owner is None, "lock", lock, False)
         self.log("woken" if ticket[0] else "expired", me.index, condition.number, line)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from pibroch.evals.speceval import library
@@ -29,7 +30,8 @@ from pibroch.specs.explain import show
 from pibroch.specs.model import Spec
 
 BATCH, GENERATED, SHOWN = 16, 4, 4
-_RANDOM = 64  # random schedules of a scenario whose exploration within the bound has ended
+_RESULTS = ("atomic", "raises", "returns")  # findings about what calls gave: told with the lines of the switches
+_RANDOM = 32  # random schedules of a scenario whose exploration within the bound has ended
 
 
 def judge(
@@ -69,7 +71,7 @@ class _Stage:
         self.fields, self.variables = shared_names(self.tree, spec)
         self.explorers: list[_Explorer] = []
         self.history: list[_Shown] = []
-        self.unconfirmed = 0
+        self.unconfirmed = self.first = 0
 
     def answer(self, name: str, args: list[Any]) -> Any:
         """A rely's answer: the same for the same question, so that every order of calls gets the same."""
@@ -85,18 +87,37 @@ class _Stage:
             sessions.append(stack.enter_context(Session(self.sequential, self.spec, relies=self.answer)))
         threaded = stack.enter_context(Session(self.source, self.spec, relies=self.answer, threads=THREADS))
         protocol = Protocol(self.spec, self.tree, self.extra)
-        for scenario in self.scenarios(sessions[-1]):
-            proposers = [Sequential(session, scenario) for session in sessions]
-            linearizer = Linearizer(self.spec, scenario, proposers, self.extra)
-            runner = Runner(threaded, scenario, self.fields, self.variables)
-            self.explorers.append(_Explorer(runner, linearizer))
+        own = own_scenarios(self.spec)
+        for scenario in own:
+            start = Sequential(plain, scenario).after(())
+            if start.fault or start.error:
+                message = f"{scenario.name}: before the threads: {start.fault or start.error}"
+                return [Finding("concurrency", "returns", message, scenario.line, scenario.texts())]
+        for scenario in own:
+            broken = broken_requires(self.spec, scenario, Sequential(sessions[-1], scenario), self.extra)
+            if broken:
+                raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken}")
+        more = generated_scenarios(self.spec, own, lambda s: Sequential(sessions[-1], s), self.extra)
+
+        def add(scenarios: Iterable[Scenario]) -> None:
+            for scenario in scenarios:
+                linearizer = Linearizer(self.spec, scenario, [Sequential(s, scenario) for s in sessions], self.extra)
+                runner = Runner(threaded, scenario, self.fields, self.variables)
+                self.explorers.append(_Explorer(runner, linearizer))
+
+        add(own)
+        add(islice(more, GENERATED))
+        self.first = len(self.explorers)
         left = self.budget
         while left > 0:
             going = [e for e in self.explorers if not e.ended]
             if not going:
-                break
-            for explorer in going:
-                mode, plans = explorer.next(min(BATCH, left))
+                known = len(self.explorers)
+                add(islice(more, GENERATED))
+                if len(self.explorers) == known:
+                    break
+            for explorer in going[:left]:
+                mode, plans = explorer.next(max(0, min(BATCH, left)))
                 left -= len(plans)
                 for log in explorer.runner.execute(plans, mode) if plans else ():
                     self.history.append(_Shown(explorer, log.plan, mode))
@@ -105,16 +126,6 @@ class _Stage:
                     if found and (again := self.confirm(protocol, found)):
                         return again
         return []
-
-    def scenarios(self, session: Session) -> list[Scenario]:
-        """The spec's own, then generated ones."""
-        own = own_scenarios(self.spec)
-        for scenario in own:
-            broken = broken_requires(self.spec, scenario, Sequential(session, scenario), self.extra)
-            if broken:
-                raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken}")
-        more = generated_scenarios(self.spec, own, lambda s: Sequential(session, s), GENERATED, self.extra)
-        return [*own, *more]
 
     def confirm(self, protocol: Protocol, found: list[Finding]) -> list[Finding]:
         """Run it again, with every line, in a fresh process; what shows again, with the interleaving."""
@@ -137,10 +148,17 @@ class _Stage:
         scenario = needed[-1].explorer.runner.scenario
         story, marks = interleaving(scenario, log)
         calls = scenario.texts()
-        return [
-            replace(f, calls=calls, values={**f.values, "interleaving": story}, code_lines=f.code_lines or marks)
-            for f in kept
-        ]
+        told = []
+        for f in kept:
+            lines = (*f.code_lines, *marks) if f.clause in _RESULTS else f.code_lines
+            values = {**f.values, "interleaving": story}
+            told.append(replace(f, calls=calls, values=values, code_lines=tuple(dict.fromkeys(lines))))
+        return told
+
+    @property
+    def complete(self) -> bool:
+        """All schedules within the bound were run; not counting scenarios that were added to use the budget up."""
+        return self.first > 0 and all(e.complete for e in self.explorers[: self.first])
 
     def evidence(self) -> dict[str, Any]:
         """What was explored."""
@@ -148,8 +166,8 @@ class _Stage:
             "runs": sum(e.runs for e in self.explorers),
             "scenarios": len(self.explorers),
             "histories": sum(len(e.linearizer.judged) for e in self.explorers),
-            "preemption_bound": min((e.bound for e in self.explorers), default=0),
-            "complete": bool(self.explorers) and all(e.complete for e in self.explorers),
+            "preemption_bound": min((e.bound for e in self.explorers[: self.first]), default=0),
+            "complete": self.complete,
             "explored": [e.told() for e in self.explorers],
             "unconfirmed": self.unconfirmed,
         }
@@ -162,8 +180,7 @@ class _Stage:
             "single_writer": rules.single_writer, "no_call_while_holding": rules.no_call_while_holding,
             "ends": rules.roles,
         }  # fmt: skip
-        complete = bool(self.explorers) and all(e.complete for e in self.explorers)
-        ruling = "held" if complete else "not refuted"
+        ruling = "held" if self.complete else "not refuted"
         refuted = {f.clause: "refuted" for f in findings}
         return {name: ruling for name, entries in there.items() if entries and not findings} | refuted
 
@@ -182,7 +199,7 @@ class _Explorer:
         """The next schedules, none where all is done."""
         sync, opcodes = self.frontiers["sync"], self.frontiers["opcodes"]
         if self.runs == 0:
-            return "sync", sync.take(1)  # shows whether there is a race
+            return "sync", sync.take(min(count, 1))  # shows whether there is a race
         if not self.race and sync.level is not None:
             return "sync", sync.take(count)
         if opcodes.level is not None and (self.race or opcodes.level <= 1):
@@ -242,9 +259,9 @@ def check(protocol: Protocol, explorer: _Explorer, log: RunLog) -> tuple[list[Fi
         elif call.error is not None and call.error.type not in allowed:
             message = f"{call} in line {call.error.line}"
             found.append(Finding("concurrency", "raises", message, call.operation.line, code_lines=(call.error.line,)))
-    if log.unseen and log.end == "done":
+    if log.unseen and log.end == "done" and not found:
         found.append(Finding("concurrency", "returns", f"view() at the end: {log.unseen}", scenario.unit.line))
-    if not any(f.clause in ("returns", "raises", "ends") for f in found):
+    if not any(f.clause in ("returns", "raises", "ends", "locks") for f in found):
         refusal = explorer.linearizer.refuse(log)
         if refusal is not None:
             found.append(unexplained(spec, log, refusal))

@@ -229,8 +229,9 @@ def stuck(protocol: Protocol, scenario: Scenario, log: RunLog) -> list[Finding]:
         return text + (f", and holds {', '.join(mine)}" if mine else "")
 
     if log.end == "endless":
-        line = next((e.line for e in reversed(log.events) if e.line), 0)
-        call = next((c for c in reversed(log.calls.values()) if c.end is None), None)
+        last = next((e for e in reversed(log.events) if e.line), None)
+        line = last.line if last else 0
+        call = next((c for c in log.calls.values() if c.end is None and last and c.thread == last.thread), None)
         who = f"T{call.thread} {show_call((call.operation.name, call.args))}" if call else "a call"
         message = f"{who} does not end: thousands of steps without an end, last in line {line}"
         return [Finding("concurrency", "ends", message, call.operation.line if call else 0, code_lines=(line,))]

@@ -18,7 +18,7 @@ from pibroch.evals.speceval.thread_runs import Invocation, Scenario, show_call
 from pibroch.specs.errors import SpecError
 from pibroch.specs.model import Operation, Spec, Unit
 
-THREADS, TRIES, ORDERS = 4, 25, 400
+THREADS, TRIES, ORDERS = 4, 80, 400
 MakeSequential = Callable[[Scenario], Sequential]
 
 
@@ -101,11 +101,10 @@ def _roles(spec: Spec, calls: tuple[Invocation, ...]) -> frozenset[str]:
 def broken_requires(spec: Spec, scenario: Scenario, sequential: Sequential, extra: Extra = None) -> str | None:
     """Which call breaks a `requires` in which order; None: no order does (as far as `ORDERS` beginnings tell)."""
     seen: set[tuple[tuple[int, ...], str]] = set()
-    stack: list[tuple[Invocation, ...]] = [()]
-    places: dict[tuple[Invocation, ...], tuple[int, ...]] = {(): (0,) * len(scenario.threads)}
+    stack: list[tuple[tuple[Invocation, ...], tuple[int, ...]]] = [((), (0,) * len(scenario.threads))]
     while stack and len(seen) < ORDERS:
-        order = stack.pop()
-        at, view = places[order], sequential.after(order).view
+        order, at = stack.pop()
+        view = sequential.after(order).view
         if (at, repr(view)) in seen:
             continue
         seen.add((at, repr(view)))
@@ -121,34 +120,28 @@ def broken_requires(spec: Spec, scenario: Scenario, sequential: Sequential, extr
             if broken is not None:
                 before = ", ".join(map(show_call, order)) or "nothing"
                 return f"{show_call(call)} breaks {broken.id} ({broken.text}) after {before}"
-            longer = (*order, call)
-            places[longer] = (*at[:thread], at[thread] + 1, *at[thread + 1 :])
-            stack.append(longer)
+            stack.append(((*order, call), (*at[:thread], at[thread] + 1, *at[thread + 1 :])))
     return None
 
 
 def generated_scenarios(
-    spec: Spec, own: list[Scenario], make: MakeSequential, count: int, extra: Extra = None
+    spec: Spec, own: list[Scenario], make: MakeSequential, extra: Extra = None
 ) -> Iterator[Scenario]:
-    """At most `count` scenarios that the spec's domains give, the same ones each time."""
+    """Different scenarios that the spec's domains give, the same ones each time."""
     unit = next((u for u in spec.units if set(_used(spec)) <= set(u.calls)), None)
     if unit is None:
         return
     crews = _crews(spec, own)
-    known = {(s.init, repr(s.before), repr(s.threads)) for s in own}
-    made = 0
-    for attempt in range(TRIES):
-        if not crews or made >= count:
-            return
+    known = {s.texts() for s in own}
+    for attempt in range(TRIES if crews else 0):
         crew = crews[attempt % len(crews)]
         try:
             scenario = _Drawing(spec, unit, crew, f"{spec.module} {attempt}", make, extra).scenario()
         except IndexError:
             continue
-        if scenario is None or (scenario.init, repr(scenario.before), repr(scenario.threads)) in known:
+        if scenario is None or scenario.texts() in known:
             continue
-        known.add((repr(scenario.init), repr(scenario.before), repr(scenario.threads)))  # type: ignore[arg-type]
-        made += 1
+        known.add(scenario.texts())
         yield scenario
 
 
@@ -223,8 +216,11 @@ class _Drawing:
                 if guarded:
                     continue
                 return (*made, (operation.name, args))
-            if conditions(self.spec, self.unit, operation.of("requires"), view, values, self.extra) is None:
-                made = (*made, (operation.name, args))
+            if conditions(self.spec, self.unit, operation.of("requires"), view, values, self.extra) is not None:
+                continue
+            longer = (*made, (operation.name, args))
+            if not guarded or sequential.after((*before, *longer)).error is None:
+                made = longer
         return made
 
     def args(self, operation: Operation, view: dict[str, Any] | None) -> tuple[Any, ...]:

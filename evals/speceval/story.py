@@ -8,13 +8,12 @@ _LONGEST = 16  # stretches that are shown; the last ones matter most
 
 
 def interleaving(scenario: Scenario, log: RunLog) -> tuple[str, tuple[int, ...]]:
-    """The lines in the order in which they ran, and the lines next to switches of threads in mid-call.
+    """The lines in the order in which they ran; and those that calls had run, or ran next, when they were interrupted.
 
     `T0 put(1): 10-12 | T1 take(): 20, 21 -> 1 | T0: 13 -> None`. Needs a log with detail.
     """
     stretches: list[tuple[int, str, list[int], str]] = []
     calls: dict[int, str] = {}
-    marks: list[int] = []
     for event in log.events:
         thread = event.thread
         if thread < 0:
@@ -31,19 +30,20 @@ def interleaving(scenario: Scenario, log: RunLog) -> tuple[str, tuple[int, ...]]
             call = log.calls[thread, event.what]
             end = f" raises {call.error.type}" if call.error else f" -> {call.value!r:.60}"
             stretches[-1] = (*stretches[-1][:3], end)
-    open_in: dict[int, int] = {}  # by thread in mid-call: the line where it was left
+    open_in: dict[int, list[int]] = {}  # by thread in mid-call: the lines that it had run when it was left
+    marks: dict[int, None] = {}
     for thread, _, lines, end in stretches:
-        marks += [open_in[other] for other in open_in if other != thread and open_in[other] not in marks]
-        if thread in open_in and lines and lines[0] not in marks:
-            marks.append(lines[0])
+        marks |= dict.fromkeys(line for other, ran in open_in.items() if other != thread for line in ran)
+        if thread in open_in:
+            marks |= dict.fromkeys(lines[:1])
         if end:
             open_in.pop(thread, None)
         elif lines:
-            open_in[thread] = lines[-1]
+            open_in[thread] = lines
     shown = [f"{who}: {_ranges(lines)}{end}" if lines else f"{who}{end}" for _, who, lines, end in stretches]
     if len(shown) > _LONGEST:
         shown = ["…", *shown[-_LONGEST:]]
-    return " | ".join(shown), tuple(sorted(marks)[:8])
+    return " | ".join(shown), tuple(sorted(marks)[:12])
 
 
 def _ranges(lines: list[int]) -> str:
