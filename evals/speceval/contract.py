@@ -232,8 +232,13 @@ def _differs(search: Search, run: Run, seen: list[Outcome], kind: str) -> tuple[
             operation = unit.operations[run.calls[i - 1][0]] if i else unit.init
             name = operation.name if operation else unit.name
             clause, why = _WHY[kind]
-            return i, [Failure(clause, f"{name} {why}", operation.line if operation else unit.line, _shown(was, now))]
+            return i, [Failure(clause, f"{name} {why}", operation.line if operation else unit.line, shown(was, now))]
     return None
+
+
+def different(a: Outcome, b: Outcome) -> bool:
+    """Whether two calls gave different results, errors or views."""
+    return not _same(a, b)
 
 
 def _same(a: Outcome, b: Outcome, *, look: bool = True) -> bool:
@@ -245,7 +250,9 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b) or repr(a) == repr(b)  # nan equals itself here
 
 
-def _shown(a: Outcome, b: Outcome, first: str = "first", second: str = "again") -> dict[str, str]:
+def shown(a: Outcome, b: Outcome, first: str = "first", second: str = "again") -> dict[str, str]:
+    """What differs between two calls, both sides."""
+
     def told(seen: Outcome) -> str:
         return f"raises {seen.error}" if seen.error else show(seen.value)
 
@@ -278,7 +285,7 @@ def _told(one: Search, two: Search, found: tuple[Run, Outcome, Outcome]) -> Find
     last = unit.operations[run.calls[-1][0]] if run.calls else unit.init
     message = f"two modules that meet every clause differ in {last.name if last else unit.name}: a clause is missing"
     return Finding("contract", "several answers", message, last.line if last else unit.line, run.written(one.spec),
-                   _shown(a, b, "one module", "the other"))  # fmt: skip
+                   shown(a, b, "one module", "the other"))  # fmt: skip
 
 
 # Every line runs
