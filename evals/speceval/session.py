@@ -12,7 +12,6 @@ session.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -23,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -31,6 +29,7 @@ from typing import Any, Literal
 import pibroch
 from pibroch.evals.sandbox import require_sandbox
 from pibroch.evals.speceval import wire
+from pibroch.evals.speceval.outcome import Error, Outcome, bound, read_row
 from pibroch.runtime.errors import PibrochError
 from pibroch.specs.model import Operation, Rely, Spec, Unit
 
@@ -51,19 +50,6 @@ class SessionEnded(PibrochError):
     exit_code = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
-    """An exception of the candidate. Only a genuine builtin has a bare `type`, such as `ValueError`; one that the
-    candidate defines is `candidate.Name`. `line` is the candidate's, 0 where none is to blame."""
-
-    type: str
-    message: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
-
-
 class LoadFailed(SessionEnded):
     """The source does not load: it is no Python, or raises. `error` says where."""
 
@@ -72,31 +58,11 @@ class LoadFailed(SessionEnded):
         super().__init__(f"line {error.line}: {error}" if error.line else str(error))
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What came of one call.
-
-    `value` is the result (None after an `error`), `view` the view afterwards (None where there is none or nobody
-    looked), `args` the arguments afterwards, `asked` the questions to relies as (function, arguments, answer),
-    `lines` the candidate's lines that ran and `opcodes` how many (as `watch` says). `fault` says what was not of its
-    declared type; the value or view concerned is then None.
-    """
-
-    value: Any = None
-    error: Error | None = None
-    view: dict[str, Any] | None = None
-    args: list[Any] = field(default_factory=list)
-    asked: list[tuple[str, list[Any], Any]] = field(default_factory=list)
-    lines: frozenset[int] = frozenset()
-    opcodes: int = 0
-    fault: str = ""
-
-
 class Session:
     """One candidate in its own process. A context manager; `LoadFailed` and `SessionEnded` come from `with` already.
 
     `relies` answers questions to relied-upon functions, by name and arguments (in the order of the signature).
-    `deadline_s` holds for each request. `seed` is the seed of string hashes inside. `threads` are started for commands
+    `deadline_s` holds for each request. `ValueError`: an annotation of the spec is no plain type. `seed` is the seed of string hashes inside. `threads` are started for commands
     `threads.*`. Leaving the block asks the child to end, so that a reply forged in the last call is found.
     """
 
@@ -111,6 +77,9 @@ class Session:
         self.loaded_lines: frozenset[int] = frozenset()
         self._units: dict[str, Unit] = {u.name: u for u in spec.units}
         self._fields = {u.name: {f: wire.checker(u.fields[f]) for f in u.view} for u in spec.units}
+        for operation in [*(o for u in spec.units for o in u.operations.values()), *(r.function for r in spec.relies)]:
+            for text in (operation.returns, *(p.type for p in operation.params)):
+                wire.checker(text)
         self._relies: dict[str, Rely] = {r.name: r for r in spec.relies}
         self._unit: Unit | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -321,7 +290,7 @@ class Session:
         if rely is None or self.relies is None:
             return self._refuse(index, f"{wire.printable(name)} is not there to be called")
         try:
-            values = _bound(rely.function, args, kwargs)
+            values = bound(rely.function, args, kwargs)
         except wire.TypeMismatch as error:
             return self._refuse(index, f"{name}({error})")
         value = self.relies(name, list(values))
@@ -334,87 +303,17 @@ class Session:
 
     def _outcome(self, row: Any, operation: Operation | None, index: int) -> Outcome:
         """A row of the child, decoded. Raises `SessionEnded` where it is none."""
-        if type(row) is not list or len(row) != 7:
-            raise self._nonsense()
-        value, error, view, after, lines, opcodes, wrong = row
-        made = Outcome(asked=self._asked.get(index, []), fault=self._faults.get(index, ""))
+        fields = self._fields[self._unit.name] if self._unit is not None else {}
         try:
-            made.error = None if error is None else _error(error)
-            made.lines, made.opcodes = _lines(lines), _count(opcodes)
+            made = read_row(row, operation.returns if operation else None, fields)
         except (TypeError, ValueError):
             raise self._nonsense() from None
-        try:
-            if error is None and operation is not None:
-                made.value = wire.decode(operation.returns, value)
-        except wire.TypeMismatch as mismatch:
-            made.fault = made.fault or f"result: {mismatch}"
-        if wrong is not None:
-            made.fault = made.fault or wire.printable(wrong, 300)
-        if view is not None and self._unit is not None:
-            try:
-                made.view = _view(self._fields[self._unit.name], view)
-            except wire.TypeMismatch as mismatch:
-                made.fault = made.fault or str(mismatch)
-        try:
-            made.args = wire.unpack(after)
-        except wire.TypeMismatch as mismatch:
-            made.fault = made.fault or f"arguments afterwards: {mismatch}"
+        made.asked, made.fault = self._asked.get(index, []), self._faults.get(index, "") or made.fault
         return made
-
-
-def _bound(function: Operation, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Arguments in the order of the signature, decoded. Raises `TypeMismatch`."""
-    names = [p.name for p in function.params]
-    if len(args) > len(names) or set(kwargs) - set(names[len(args) :]):
-        raise wire.TypeMismatch(f"other arguments than {function.signature}")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    values = []
-    for param in function.params:
-        if param.name in given:
-            try:
-                values.append(wire.decode(param.type, given[param.name]))
-            except wire.TypeMismatch as error:
-                raise wire.TypeMismatch(f"{param.name}{error.where}: {error.what}") from None
-        elif param.default:
-            values.append(ast.literal_eval(param.default))
-        else:
-            raise wire.TypeMismatch(f"no argument {param.name}")
-    return values
-
-
-def _view(fields: dict[str, wire.Checker], data: Any) -> dict[str, Any]:
-    """Exactly the view's fields, decoded. Raises `TypeMismatch`."""
-    pairs = data.get("d") if type(data) is dict and len(data) == 1 else None
-    if type(pairs) is not list or len(pairs) % 2:
-        raise wire.TypeMismatch(f"view(): expected dict, got {wire.what(data)}")
-    names = pairs[::2]
-    if not all(type(n) is str for n in names) or sorted(names) != sorted(fields):
-        found = ", ".join(wire.printable(n) for n in names)
-        raise wire.TypeMismatch(f"view() has the fields {found}; declared are {', '.join(fields)}")
-    values = dict(zip(names, pairs[1::2], strict=True))
-    made = {}
-    for name, check in fields.items():
-        try:
-            made[name] = check(values[name])
-        except wire.TypeMismatch as error:
-            raise wire.TypeMismatch(f"view.{name}{error.where}: {error.what}") from None
-    return made
-
-
-def _error(data: Any) -> Error:
-    kind, message, line = data
-    return Error(wire.printable(kind), wire.printable(message, 300), _count(line))
-
-
-def _lines(data: Any) -> frozenset[int]:
-    return frozenset(_count(x) for x in data) if data else frozenset()
-
-
-def _count(data: Any) -> int:
-    if type(data) is not int or data < 0:
-        raise ValueError("no count")
-    return data
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+__all__ = ["Error", "LoadFailed", "Outcome", "Relies", "Session", "SessionEnded", "Watch"]
