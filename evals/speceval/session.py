@@ -62,8 +62,9 @@ class Session:
     """One candidate in its own process. A context manager; `LoadFailed` and `SessionEnded` come from `with` already.
 
     `relies` answers questions to relied-upon functions, by name and arguments (in the order of the signature).
-    `deadline_s` holds for each request. `ValueError`: an annotation of the spec is no plain type. `seed` is the seed of string hashes inside. `threads` are started for commands
+    `deadline_s` holds for each request. `seed` is the seed of string hashes inside. `threads` are started for commands
     `threads.*`. Leaving the block asks the child to end, so that a reply forged in the last call is found.
+    Raises `ValueError` where an annotation of the spec is no plain type.
     """
 
     def __init__(
