@@ -23,17 +23,39 @@ DEPTH = 3
 def cases(where: Place, statements: Sequence[Statement], *, seed: str, tries: int) -> Iterator[Case]:
     """Up to `tries` cases in which all statements hold."""
     rng = random.Random(seed)
-    numbers = _numbers([*statements])
-    followers = [f for s in statements if not s.negated and s.clause.kind in ("ensures", "invariant") and not s.early
-                 for f in _equations(s)]  # fmt: skip
+    numbers = _numbers(statements)
+    followers = _followers(statements)
     for _ in range(tries):
-        case = _case(where, rng, numbers)
-        for _ in range(2):  # an equation may use what another one sets
-            for follower in followers:
-                if rng.random() < 0.95:
-                    case = follower.follow(case, where)
+        case = _followed(_case(where, rng, numbers), where, followers, rng)
         if _all_hold(statements, case):
             yield case
+
+
+def endings(where: Place, call: Case, statements: Sequence[Statement], *, seed: str, tries: int) -> Iterator[Case]:
+    """The same call with results and states after it, in up to `tries` of which all statements hold."""
+    rng = random.Random(seed)
+    numbers = _numbers(statements)
+    followers = _followers(statements)
+    for _ in range(tries):
+        other = _case(where, rng, numbers)
+        state = None if other.state is None else {**other.state, **{
+            n: v for n, v in (call.old or {}).items() if n not in where.modifies}}  # fmt: skip
+        case = _followed(Case(call.args, other.result, state, call.old), where, followers, rng)
+        if _all_hold(statements, case):
+            yield case
+
+
+def _followers(statements: Sequence[Statement]) -> list[_Equation]:
+    after = [s for s in statements if s.clause.kind in ("ensures", "invariant") and not s.early and not s.negated]
+    return [equation for statement in after for equation in _equations(statement)]
+
+
+def _followed(case: Case, where: Place, followers: Sequence[_Equation], rng: random.Random) -> Case:
+    for _ in range(2):  # an equation may use what another one sets
+        for follower in followers:
+            if rng.random() < 0.95:
+                case = follower.follow(case, where)
+    return case
 
 
 def _all_hold(statements: Sequence[Statement], case: Case) -> bool:
@@ -107,7 +129,7 @@ class _Equation:
 
     def __init__(self, statement: Statement, target: str, tree: ast.expr, conditions: tuple[ast.expr, ...]) -> None:
         self.target, self.tree, self.conditions = target, tree, conditions
-        self.spec, self.rename = statement.spec, statement.unit
+        self.spec = statement.spec
         self.compiled: list[Any] | None = None
 
     def follow(self, case: Case, where: Place) -> Case:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pibroch.evals.speceval.guess import cases
 from pibroch.evals.speceval.statements import Case, Place, Statement, need
-from pibroch.evals.speceval.terms import Outside, Record, key_of, read
+from pibroch.evals.speceval.terms import Listing, Optional, Outside, Record, read
 from pibroch.specs.evaluate import ClauseError
 
 Ruling = Literal["proved", "refuted", "not refuted"]
@@ -126,7 +126,7 @@ def small_case(solver: Any, terms: Mapping[str, Any], good: Any) -> Case | None:
         try:
             if solver.check() == z3.sat:
                 model = solver.model()
-                case = as_case({name: _read(term, model) for name, term in terms.items()})
+                case = as_case({name: read(term, model) for name, term in terms.items()})
                 if good(case):
                     return case
         except (Outside, z3.Z3Exception):
@@ -143,18 +143,8 @@ def as_case(values: dict[str, Any]) -> Case:
     return Case(args, values.get("result"), values.get("self"), values.get("old"))
 
 
-def _read(term: Any, model: Any) -> Any:
-    from pibroch.evals.speceval.terms import Opaque
-
-    if isinstance(term, Opaque):
-        raise Outside(key_of(term))
-    return read(term, model)
-
-
 def _bounds(terms: Mapping[str, Any], longest: int, largest: int) -> list[Any]:
     import z3
-
-    from pibroch.evals.speceval.terms import Listing, Optional
 
     found: list[Any] = []
 

@@ -88,7 +88,7 @@ def variable(kind: str, name: str, facts: list[Any]) -> Any:
     return _variable(_parsed(kind), name, (), facts)
 
 
-def _variable(tree: ast.expr, name: str, at: tuple[Any, ...], facts: list[Any]) -> Any:
+def _variable(tree: ast.expr, name: str, at: tuple[Any, ...], facts: list[Any] | None) -> Any:
     import z3
 
     def constant(sort: Any, suffix: str = "") -> Any:
@@ -116,12 +116,14 @@ def _variable(tree: ast.expr, name: str, at: tuple[Any, ...], facts: list[Any]) 
             return tuple(_variable(p, f"{name}.{i}", at, facts) for i, p in enumerate(parts))
         if tree.value.id in ("list", "tuple", "Sequence"):
             length = constant(z3.IntSort(), ".len")
-            facts.append(z3.ForAll(list(at), length >= 0) if at else length >= 0)
             element = parts[0]
-            probe = z3.Int(f"{name}.probe")  # what holds of lists inside holds at every index
-            _variable(element, f"{name}.item", (*at, probe), facts)
+            if facts is not None:
+                facts.append(z3.ForAll(list(at), length >= 0) if at else length >= 0)
+                probe = z3.Int(f"{name}.probe")  # what holds of lists inside holds at every index
+                _variable(element, f"{name}.item", (*at, probe), facts)
             kind = "tuple" if tree.value.id == "tuple" else "list"
-            return Listing(length, lambda i: _variable(element, f"{name}.item", (*at, i), []), kind, key=f"{name}{at}")
+            item = f"{name}.item"
+            return Listing(length, lambda i: _variable(element, item, (*at, i), None), kind, key=f"{name}{at}")
     raise Outside(f"type {ast.unparse(tree)}")
 
 
@@ -307,6 +309,8 @@ def read(value: Any, model: Any) -> Any:
 
     if value is None:
         return None
+    if isinstance(value, Opaque):
+        raise Outside(value.key)
     if isinstance(value, Optional):
         return None if read(value.none, model) else read(value.value, model)
     if isinstance(value, tuple):
