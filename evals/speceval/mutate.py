@@ -149,7 +149,18 @@ class _Quick(Session):
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+class _All:
+    """Holds every name: no failure of a mutant needs its values."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class _Search(Search):
+    def __init__(self, source: str, spec: Spec, phase: int) -> None:
+        super().__init__(source, spec, phase=phase, budget=QUICK, stop_at=1)
+        self.oracle.told = _All()
+
     def make_session(self) -> Session:
         return _Quick(self.source, self.spec, relies=self.stubs, **self.options)
 
@@ -167,7 +178,7 @@ class _Judge:
         broken = [f for f in rules.judge(mutant.source, self.spec, self.phase).findings if f.clause not in self.allowed]
         if broken:
             return Judged(mutant, "left out", reason=f"breaks the rule {broken[0].clause}")
-        search = _Search(mutant.source, self.spec, phase=self.phase, budget=QUICK, stop_at=1)
+        search = _Search(mutant.source, self.spec, self.phase)
         try:
             return self._sequential(mutant, search) or self._survivor(mutant, search)
         except LoadFailed as failed:
