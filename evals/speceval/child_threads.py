@@ -7,6 +7,7 @@ its log, is in `child_run.py`.
 from __future__ import annotations
 
 import _thread
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -29,12 +30,16 @@ class Threads:
         self.run: Run | None = None
         self.tracer: Tracer | None = None
         self.tracers: dict[tuple[Any, ...], Tracer] = {}
+        self.keeping = False
         self.finished = _thread.allocate_lock()
         self.finished.acquire()
         self.tasks = [Task(i) for i in range(count)]
         for task in self.tasks:
             _thread.start_new_thread(self._serve, (task,))
             self.finished.acquire()
+        self.keeper = Task(-1)
+        _thread.start_new_thread(self._keep, ())
+        self.finished.acquire()
 
     def runs(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Answer one request of the judge: the log of each of `runs`, in order.
@@ -47,6 +52,9 @@ class Threads:
         if mode not in self.tracers:
             self.tracers[mode] = Tracer(*mode)
         self.tracer = self.tracers[mode] if mode[1] or mode[2] or mode[4] else None
+        if self.keeping is not (self.tracer is not None):
+            self.keeper.gate.release()
+            self.finished.acquire()
         return [self._one(request, plan, i) for i, plan in enumerate(request["runs"])]
 
     def _serve(self, task: Task) -> None:
@@ -55,6 +63,20 @@ class Threads:
             task.gate.acquire()
             if self.run is not None:
                 self.run.work(task)
+
+    def _keep(self) -> None:
+        """A thread that only holds a trace function while runs are traced.
+
+        CPython rewrites all code when the first thread sets one and when the last drops it, and 3.12 crashes where a
+        thread stands in a trace function at that time. So that happens here, when no thread is in a run.
+        """
+        self.finished.release()
+        while True:
+            self.keeper.gate.acquire()
+            self.keeping = not self.keeping
+            sys._getframe().f_trace_opcodes = True  # 3.12 must know before `settrace` that some frame will ask
+            sys.settrace((lambda *_: None) if self.keeping else None)
+            self.finished.release()
 
     def _one(self, request: dict[str, Any], plan: dict[str, Any], number: int) -> dict[str, Any]:
         Here.run, Here.made = None, 0

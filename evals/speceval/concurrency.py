@@ -94,9 +94,14 @@ class _Stage:
                 message = f"{scenario.name}: before the threads: {start.fault or start.error}"
                 return [Finding("concurrency", "returns", message, scenario.line, scenario.texts())]
         for scenario in own:
-            broken = broken_requires(self.spec, scenario, Sequential(sessions[-1], scenario), self.extra)
-            if broken:
-                raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken}")
+            sequential = Sequential(sessions[-1], scenario)
+            broken = broken_requires(self.spec, scenario, sequential, self.extra)
+            if broken is not None:
+                wrong = Linearizer(self.spec, scenario, [sequential], self.extra).alone(broken[1])
+                if wrong is None:
+                    raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken[0]}")
+                message = f"{scenario.name}: the calls made one after another fail already: {wrong}"
+                return [Finding("concurrency", "atomic", message, scenario.line, scenario.texts())]
         more = generated_scenarios(self.spec, own, lambda s: Sequential(sessions[-1], s), self.extra)
 
         def add(scenarios: Iterable[Scenario]) -> None:
@@ -170,6 +175,7 @@ class _Stage:
             "complete": self.complete,
             "explored": [e.told() for e in self.explorers],
             "unconfirmed": self.unconfirmed,
+            "diverged": sum(e.diverged for e in self.explorers),
         }
 
     def verdicts(self, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -193,7 +199,7 @@ class _Explorer:
         self.frontiers: dict[Mode, Frontier] = {"sync": Frontier(), "opcodes": Frontier()}
         self.race = False
         self.runs = self.longest = self.random = 0
-        self.unable = 0
+        self.diverged = 0
 
     def next(self, count: int) -> tuple[Mode, list[Plan]]:
         """The next schedules, none where all is done."""
@@ -212,7 +218,7 @@ class _Explorer:
     def add(self, log: RunLog, mode: Mode, race: bool) -> None:
         self.runs += 1
         self.race |= race
-        self.unable += log.end == "diverged"
+        self.diverged += log.end == "diverged"
         if mode == "opcodes":
             self.longest = max(self.longest, len(log.choices))
         if not log.plan.priorities:
@@ -291,13 +297,17 @@ def shared_names(tree: ast.Module, spec: Spec) -> tuple[list[str], list[str]]:
     Locks, and attributes that only constructors write and that are nowhere changed inside, need no switch.
     """
     variables = {name for unit in spec.units if not unit.is_class for name in unit.fields}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and not isinstance(node.value, ast.Constant | ast.Tuple):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            variables |= {t.id for t in targets if isinstance(t, ast.Name)}
     changed: set[str] = set()
     for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        for node in ast.walk(function):
-            if isinstance(node, ast.Global):
-                variables |= set(node.names)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-                changed |= {node.attr} if function.name != "__init__" else set()
+        for inner in ast.walk(function):
+            if isinstance(inner, ast.Global):
+                variables |= set(inner.names)
+            elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
+                changed |= {inner.attr} if function.name != "__init__" else set()
     protocol = spec.front.concurrency
     locks = {lock.name.rpartition(".")[2] for lock in protocol.locks}
     named = {name for names in protocol.guarded_by.values() for name in names}

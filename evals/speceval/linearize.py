@@ -112,6 +112,18 @@ class Linearizer:
                 best = refusal
         return best
 
+    def alone(self, order: Sequence[Invocation]) -> str | None:
+        """What is wrong with these calls made one after another (the last proposer's module); None: nothing."""
+        proposer = self.proposers[-1]
+        for i, (name, args) in enumerate(order):
+            old, seen = proposer.after(order[:i]), proposer.after(order[: i + 1])
+            operation = self.unit.operations[name]
+            call = Call(0, i, operation, args, 0, 1, seen.value, seen.error, seen.fault, seen.asked)
+            failure = self.fails(call, old.view, seen.view)
+            if seen.fault or failure:
+                return f"{call}: {seen.fault or (failure or (None, ''))[1]}"
+        return None
+
     def fails(self, call: Call, old: View, new: View) -> tuple[Clause | None, str, dict[str, str]] | None:
         """What is wrong with a call of the run between two states; None: nothing."""
         operation, args = call.operation, named(call.operation, call.args)

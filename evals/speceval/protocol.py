@@ -240,7 +240,7 @@ def stuck(protocol: Protocol, scenario: Scenario, log: RunLog) -> list[Finding]:
     lines = [line for w in log.waiting for line in (*held.get(w.thread, {}).values(), w.line)]
     story = "; ".join(map(told, log.waiting))
     on_locks = [w for w in log.waiting if w.kind == "lock"]
-    if on_locks or any(held.get(w.thread) for w in log.waiting):
+    if on_locks or (log.unseen and any(held.get(w.thread) for w in log.waiting)):
         operation = unit.operations[scenario.threads[log.waiting[0].thread][log.waiting[0].call][0]]
         return [Finding("concurrency", "ends", f"deadlock: {story}", operation.line, code_lines=_unique(lines))]
     found = []

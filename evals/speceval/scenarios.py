@@ -98,8 +98,10 @@ def _roles(spec: Spec, calls: tuple[Invocation, ...]) -> frozenset[str]:
     return frozenset(role for role, names in spec.front.concurrency.roles.items() if used <= set(names))
 
 
-def broken_requires(spec: Spec, scenario: Scenario, sequential: Sequential, extra: Extra = None) -> str | None:
-    """Which call breaks a `requires` in which order; None: no order does (as far as `ORDERS` beginnings tell)."""
+def broken_requires(
+    spec: Spec, scenario: Scenario, sequential: Sequential, extra: Extra = None
+) -> tuple[str, tuple[Invocation, ...]] | None:
+    """Which call breaks a `requires`, and after which others; None: no order does (`ORDERS` beginnings are tried)."""
     seen: set[tuple[tuple[int, ...], str]] = set()
     stack: list[tuple[tuple[Invocation, ...], tuple[int, ...]]] = [((), (0,) * len(scenario.threads))]
     while stack and len(seen) < ORDERS:
@@ -119,7 +121,7 @@ def broken_requires(spec: Spec, scenario: Scenario, sequential: Sequential, extr
             broken = conditions(spec, scenario.unit, operation.of("requires"), view, args, extra)
             if broken is not None:
                 before = ", ".join(map(show_call, order)) or "nothing"
-                return f"{show_call(call)} breaks {broken.id} ({broken.text}) after {before}"
+                return f"{show_call(call)} breaks {broken.id} ({broken.text}) after {before}", order
             stack.append(((*order, call), (*at[:thread], at[thread] + 1, *at[thread + 1 :])))
     return None
 

@@ -317,7 +317,9 @@ def test_each_schedule_within_the_bound_is_run_once() -> None:
     """Two threads of two steps: of the 6 orders, 2 need no preemption, 2 one, and 2 two."""
 
     def run(plan: Plan) -> RunLog:
-        left, running, choices, order = [2, 2], -1, [], []
+        left, running = [2, 2], -1
+        choices: list[Choice] = []
+        order: list[int] = []
         while any(left):
             able = tuple(t for t in (0, 1) if left[t])
             if len(able) > 1:
@@ -352,7 +354,7 @@ def test_random_schedules_are_the_same_for_the_same_seed() -> None:
 def test_the_shim_behaves_as_threading_does_for_one_thread(kind: str) -> None:
     def uses(module: Any) -> list[Any]:
         made = getattr(module, kind)()
-        steps = {
+        steps: list[tuple[Any, ...]] = {
             "Event": [("is_set",), ("set",), ("wait",), ("wait", 0.0), ("clear",), ("wait", 0.0)],
             "Condition": [("notify",), ("acquire",), ("wait", 0.0), ("notify_all",), ("release",), ("release",)],
         }.get(kind, [("acquire",), ("acquire", False), ("release",), ("release",), ("acquire", True, 0.0)])
