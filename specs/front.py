@@ -40,7 +40,8 @@ def read_front(path: Path, text: str, first_line: int) -> tuple[FrontMatter, dic
     try:
         return FrontMatter.model_validate(data), lines
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])  # a misspelt key is missing too
         key = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
         line = _nearest(lines, key) or first_line
         what = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(first["type"], first["msg"])

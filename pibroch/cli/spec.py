@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 app.command("check")(spec_check.command)
 app.command("draft")(spec_draft.command)
+if importlib.util.find_spec("pibroch.cli.spec_mutate"):
+    app.command("mutate")(importlib.import_module("pibroch.cli.spec_mutate").command)
 
 
 @app.command("graph")

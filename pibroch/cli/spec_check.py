@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pibroch.cli.common import Json, finish, say
+from pibroch.cli.common import Json, finish, say, show_seconds
 
 if TYPE_CHECKING:
+    from pibroch.evals.speceval.spec_check import ModuleCheck
     from pibroch.specs.errors import SpecError
     from pibroch.specs.model import Spec
 
@@ -23,52 +25,52 @@ def command(
 ) -> None:
     """Load, type-check clauses, try test domains, compose over the relies; warn of what can be read in two ways."""
     from pibroch.cli.spec_files import load_some
-    from pibroch.specs.lint import lint
 
-    specs, chosen, errors = load_some(names or [])
-    rows: dict[str, dict[str, Any]] = {name: _row(specs[name]) for name in chosen}
+    started = time.monotonic()
+    specs, chosen, unread = load_some(names or [])
     if chosen:
-        say(f"{len(chosen)} specs" if len(chosen) > 1 else f"spec {chosen[0]}")
-        errors += _judged(specs, chosen, rows)
-    doubts = [doubt for name in chosen for doubt in lint(specs[name])]
-    for name in chosen:
-        rows[name]["warnings"] = [{"line": d.line, "message": d.message} for d in doubts if d.path == specs[name].path]
-    unique = list({(str(e.path), e.line, e.message): e for e in errors}.values())
-    bad = {str(e.path) for e in unique}
+        from pibroch.evals.speceval import spec_check  # late: it takes the judge's tools along
+
+        say(f"checking {len(chosen)} specs" if len(chosen) > 1 else f"checking {chosen[0]}")
+        found = spec_check.check(specs, chosen)
+        found.unread = [*unread, *found.unread]
+        errors, modules = found.errors, found.modules
+    else:
+        errors, modules = unread, {}
+    seconds = time.monotonic() - started
+    lines = [line for name, module in modules.items() for line in _lines(specs[name], module)]
+    warnings = sum(len(module.warnings) for module in modules.values())
+    lines.append(f"{len(modules)} checked, {_count(len(errors), 'error')}, {_count(warnings, 'warning')}, "
+                 f"{show_seconds(seconds)}")  # fmt: skip
     result = {
-        "ok": not unique,
-        "specs": list(rows.values()),
-        "errors": [{"path": str(e.path), "line": e.line, "message": e.message} for e in unique],
+        "ok": not errors,
+        "specs": [_row(specs[name], module) for name, module in modules.items()],
+        "errors": [_place(error) for error in errors],
+        "warnings": warnings,
+        "seconds": round(seconds, 3),
     }
-    lines = [_line(row, bad) for row in rows.values()]
-    lines += [f"warning: {doubt}" for doubt in doubts]
-    finish(result, lines, problems=[str(e) for e in unique], as_json=as_json)
+    finish(result, lines, problems=[str(error) for error in errors], as_json=as_json)
 
 
-def _judged(specs: dict[str, Spec], chosen: list[str], rows: dict[str, dict[str, Any]]) -> list[SpecError]:
-    """What the judge's part of the check says, added to the rows."""
-    from pibroch.evals.speceval.domains import check_scope
-    from pibroch.evals.speceval.typecheck import check
-    from pibroch.specs.errors import SpecError
-
-    errors = check([specs[name] for name in chosen])
-    for name in chosen:
-        try:
-            check_scope(specs[name])
-        except SpecError as error:
-            errors.append(error)
-    return errors
+def _lines(spec: Spec, module: ModuleCheck) -> list[str]:
+    word = "wrong" if module.errors else "ok"
+    took = "as before" if module.cached else show_seconds(module.seconds)
+    head = f"{word:<6} {spec.module} v{spec.front.version}: {_count(len(spec.clauses), 'clause')} ({took})"
+    return [head, *module.lines(), *(f"    warning: {warning}" for warning in module.warnings)]
 
 
-def _line(row: dict[str, Any], bad: set[str]) -> str:
-    word = "wrong" if row["path"] in bad else "ok"
-    warned = len(row["warnings"])
-    doubts = f", {warned} warning{'s' if warned != 1 else ''}" if warned else ""
-    return f"{word:<6} {row['module']} v{row['version']}: {row['clauses']} clauses{doubts}"
-
-
-def _row(spec: Spec) -> dict[str, Any]:
+def _row(spec: Spec, module: ModuleCheck) -> dict[str, Any]:
     return {
-        "module": spec.module, "version": spec.front.version, "path": str(spec.path), "phases": list(spec.phases),
-        "clauses": len(spec.clauses), "relies": [rely.name for rely in spec.relies], "warnings": [],
+        "module": spec.module, "version": spec.front.version, "path": str(spec.path), "ok": not module.errors,
+        "clauses": len(spec.clauses), "phases": list(spec.phases), "acceptance": module.acceptance,
+        "satisfiable": module.satisfiable, "relies": module.relies, "seconds": module.seconds, "cached": module.cached,
+        "errors": [_place(e) for e in module.errors], "warnings": [_place(w) for w in module.warnings],
     }  # fmt: skip
+
+
+def _place(error: SpecError) -> dict[str, Any]:
+    return {"path": str(error.path), "line": error.line, "message": error.message}
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")

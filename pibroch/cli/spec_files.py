@@ -13,12 +13,17 @@ from pibroch.specs.model import Spec
 from pibroch.specs.parse import SUFFIX, load_spec, parse_spec
 
 
-def files() -> dict[str, Path]:
-    """All spec files by module name, the project's own first. Raises `SpecError`."""
+def folders() -> list[Path]:
+    """Where specs lie, the project's own first."""
     from pibroch.project import find_project
 
+    return find_project().layers("specs")
+
+
+def files() -> dict[str, Path]:
+    """All spec files by module name, relative to the current folder where they lie in it. Raises `SpecError`."""
     here = Path.cwd()
-    found = store.files(find_project().layers("specs"))
+    found = store.files(folders())
     return {n: p.relative_to(here) if p.is_relative_to(here) else p for n, p in found.items()}
 
 

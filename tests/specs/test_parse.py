@@ -103,7 +103,7 @@ def test_prose_knows_its_lines() -> None:
         ("version: 1", "version: [1", "summary:", "no YAML"),
         ("version: 1", "version: 1\nversion: 2", "version: 2", "the key 'version' stands twice"),
         ("version: 1", "version: 0", "version: 0", "front matter, version: Input should be greater than"),
-        ("summary: A", "sumary: A", "spec: 1", "front matter, summary: is missing"),
+        ("summary: A", "# A", "spec: 1", "front matter, summary: is missing"),
         ("version: 1", "version: 1\nimport: [os]", "import: [os]", "unknown key; did you mean imports?"),
         ("version: 1", "version: &a 1\nseveral_answers: *a", "several_answers", "no aliases"),
         ("module: counter", "module: Counter", "module: Counter", "String should match pattern"),
