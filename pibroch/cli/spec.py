@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pibroch.cli import spec_check, spec_draft
+from pibroch.cli import spec_check, spec_draft, spec_mutate
 from pibroch.cli.common import Json, finish
 from pibroch.runtime.errors import InputError
 
@@ -22,9 +21,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("check")(spec_check.command)
+app.command("mutate")(spec_mutate.command)
 app.command("draft")(spec_draft.command)
-if importlib.util.find_spec("pibroch.cli.spec_mutate"):
-    app.command("mutate")(importlib.import_module("pibroch.cli.spec_mutate").command)
 
 
 @app.command("graph")
