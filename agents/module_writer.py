@@ -156,6 +156,7 @@ class Loop:
     model: str = ""
     who: str = ""
     used: set[str] = field(default_factory=set)
+    judged: dict[tuple[int, str, str | None], Report] = field(default_factory=dict)
 
     @property
     def spec(self) -> Spec:
@@ -218,9 +219,13 @@ class Loop:
             track.reports.append(Report(self.spec.module, track.phase))
             return "", [Finding("reply", "format", str(error))]
         source = body.strip("\n") + "\n"
-        report = self.judge(
-            source, self.spec, phase=track.phase, peers=self.peers, sources=self.sources, sequential=track.sequential
-        )
+        key = (track.phase, source, track.sequential)
+        if key not in self.judged:  # two writers often write the same
+            self.judged[key] = self.judge(
+                source, self.spec, phase=track.phase, peers=self.peers, sources=self.sources,
+                sequential=track.sequential,
+            )  # fmt: skip
+        report = self.judged[key]
         track.reports.append(report)
         findings = list(report.findings)
         assert report.passed == (not findings)
@@ -258,7 +263,7 @@ class Loop:
         _, reply, _ = call(
             Instructed(signature, names, self.prompts), self.lm, request, **given,
             previous="" if anew or not told else track.reply, feedback="" if anew else self._feedback(track, told),
-            mind=self._feedback(track, told) if anew else "", now=NOW,
+            mind=self._feedback(track, told[:1]) if anew else "", now=NOW,
         )  # fmt: skip
         self._answered(names, reply.model, reply.who, reply.stale)
         return reply.text

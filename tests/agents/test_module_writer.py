@@ -156,12 +156,20 @@ def test_two_modules_that_differ_mend_the_spec() -> None:
     assert "any order" in lm.prompt(0)
 
 
+def test_a_candidate_that_two_writers_send_is_judged_once() -> None:
+    compare = ScriptedCompare()
+    written, _, judge = write(SEQUENTIAL, [code("a = 1"), code("a = 1")], review=False, compare=compare)
+    assert written.source == "a = 1\n"
+    assert len(judge.asked) == 1
+    assert compare.asked == []
+
+
 def test_who_repeats_a_candidate_starts_afresh() -> None:
     _, lm, _ = write(SEQUENTIAL, [code("bad = 1"), code("bad = 1"), code("a = 1"), code("b = 1")], review=False)
     assert "bad = 1\n```" in lm.prompt(1)
-    assert "you sent this candidate before" not in lm.prompt(1)
+    assert "an earlier module" not in lm.prompt(1)
+    assert "an earlier module" in lm.prompt(2)
     assert "bad = 1\n```" not in lm.prompt(2)
-    assert "you sent this candidate before" in lm.prompt(2)
     assert "[contract P2] does not hold" in lm.prompt(2)
 
 
