@@ -22,6 +22,7 @@ from pibroch.evals.speceval.linearize import Extra, Linearizer, Refusal, Sequent
 from pibroch.evals.speceval.protocol import Protocol
 from pibroch.evals.speceval.scenarios import THREADS, broken_requires, generated_scenarios, own_scenarios
 from pibroch.evals.speceval.session import Session, SessionEnded
+from pibroch.evals.speceval.shared import shared_names
 from pibroch.evals.speceval.story import interleaving
 from pibroch.evals.speceval.thread_runs import Mode, Plan, RunLog, Runner, Scenario
 from pibroch.evals.speceval.verdict import Finding, StageReport
@@ -30,6 +31,7 @@ from pibroch.specs.explain import show
 from pibroch.specs.model import Spec
 
 BATCH, GENERATED, SHOWN = 16, 4, 4
+UNCONFIRMED = 8  # refutations that did not show again, until the code is taken not to depend on its calls alone
 _RESULTS = ("atomic", "raises", "returns")  # findings about what calls gave: told with the lines of the switches
 _RANDOM = 32  # random schedules of a scenario whose exploration within the bound has ended
 
@@ -47,11 +49,21 @@ def judge(
         try:
             with ExitStack() as stack:
                 report.findings = stage.explore(stack)
+        except _Ended as error:
+            report.findings = [Finding("concurrency", "ends", str(error), error.scenario.line, error.scenario.texts())]
         except SessionEnded as error:
             report.findings = [Finding("concurrency", "ends", str(error))]
         report.evidence, report.verdicts = stage.evidence(), stage.verdicts(report.findings)
     report.seconds = time.monotonic() - started
     return report
+
+
+class _Ended(SessionEnded):
+    """The process ended twice under the same schedule."""
+
+    def __init__(self, scenario: Scenario, message: str) -> None:
+        self.scenario = scenario
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -64,11 +76,18 @@ class _Shown:
 
 
 class _Stage:
+    """One judgement."""
+
+    stack: ExitStack
+    sessions: list[Session]  # without threads: the candidate's, and the phase-1 module's
+    threaded: Session
+
     def __init__(self, source: str, spec: Spec, runs: int, sequential: str | None) -> None:
         self.source, self.spec, self.budget, self.sequential = source, spec, runs, sequential
         self.extra: Extra = library.functions(tuple(spec.front.library))
         self.tree = ast.parse(source)
         self.fields, self.variables = shared_names(self.tree, spec)
+        self.protocol = Protocol(spec, self.tree, self.extra)
         self.explorers: list[_Explorer] = []
         self.history: list[_Shown] = []
         self.unconfirmed = self.first = 0
@@ -81,65 +100,102 @@ class _Stage:
 
     def explore(self, stack: ExitStack) -> list[Finding]:
         """All scenarios in turn, a batch of schedules each time, until something is refuted or the budget is spent."""
-        plain = stack.enter_context(Session(self.source, self.spec, relies=self.answer))
-        sessions = [plain]
+        self.stack, self.sessions = stack, [stack.enter_context(Session(self.source, self.spec, relies=self.answer))]
         if self.sequential is not None:
-            sessions.append(stack.enter_context(Session(self.sequential, self.spec, relies=self.answer)))
-        threaded = stack.enter_context(Session(self.source, self.spec, relies=self.answer, threads=THREADS))
-        protocol = Protocol(self.spec, self.tree, self.extra)
+            self.sessions.append(stack.enter_context(Session(self.sequential, self.spec, relies=self.answer)))
+        self.threaded = stack.enter_context(self.fresh())
         own = own_scenarios(self.spec)
         for scenario in own:
-            start = Sequential(plain, scenario).after(())
-            if start.fault or start.error:
-                message = f"{scenario.name}: before the threads: {start.fault or start.error}"
-                return [Finding("concurrency", "returns", message, scenario.line, scenario.texts())]
-        for scenario in own:
-            sequential = Sequential(sessions[-1], scenario)
-            broken = broken_requires(self.spec, scenario, sequential, self.extra)
-            if broken is not None:
-                wrong = Linearizer(self.spec, scenario, [sequential], self.extra).alone(broken[1])
-                if wrong is None:
-                    raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken[0]}")
-                message = f"{scenario.name}: the calls made one after another fail already: {wrong}"
-                return [Finding("concurrency", "atomic", message, scenario.line, scenario.texts())]
-        more = generated_scenarios(self.spec, own, lambda s: Sequential(sessions[-1], s), self.extra)
-
-        def add(scenarios: Iterable[Scenario]) -> None:
-            for scenario in scenarios:
-                linearizer = Linearizer(self.spec, scenario, [Sequential(s, scenario) for s in sessions], self.extra)
-                runner = Runner(threaded, scenario, self.fields, self.variables)
-                self.explorers.append(_Explorer(runner, linearizer))
-
-        add(own)
-        add(islice(more, GENERATED))
+            if found := self.unfit(scenario):
+                return [found]
+        more = generated_scenarios(self.spec, own, lambda s: Sequential(self.sessions[-1], s), self.extra)
+        self.add(own)
+        self.add(islice(more, GENERATED))
         self.first = len(self.explorers)
         left = self.budget
         while left > 0:
             going = [e for e in self.explorers if not e.ended]
-            if not going:
-                known = len(self.explorers)
-                add(islice(more, GENERATED))
-                if len(self.explorers) == known:
-                    break
-            for explorer in going[:left]:
-                mode, plans = explorer.next(max(0, min(BATCH, left)))
+            if not going and not self.add(islice(more, GENERATED)):
+                break
+            for explorer in going:
+                mode, plans = explorer.next(min(BATCH, left))
                 left -= len(plans)
-                for log in explorer.runner.execute(plans, mode) if plans else ():
-                    self.history.append(_Shown(explorer, log.plan, mode))
-                    found, race = check(protocol, explorer, log)
-                    explorer.add(log, mode, race)
-                    if found and (again := self.confirm(protocol, found)):
-                        return again
+                for log in self.execute(explorer, plans, mode):
+                    if found_here := self.look(explorer, log, mode):
+                        return found_here
         return []
 
-    def confirm(self, protocol: Protocol, found: list[Finding]) -> list[Finding]:
+    def fresh(self) -> Session:
+        """Another process with threads."""
+        return Session(self.source, self.spec, relies=self.answer, threads=THREADS)
+
+    def unfit(self, scenario: Scenario) -> Finding | None:
+        """Why a scenario of the spec cannot be used. Raises `SpecError` where that is the spec's fault."""
+        start = Sequential(self.sessions[0], scenario).after(())
+        if start.fault or start.error:
+            message = f"{scenario.name}: before the threads: {start.fault or start.error}"
+            return Finding("concurrency", "returns", message, scenario.line, scenario.texts())
+        sequential = Sequential(self.sessions[-1], scenario)
+        broken = broken_requires(self.spec, scenario, sequential, self.extra)
+        if broken is None:
+            return None
+        wrong = Linearizer(self.spec, scenario, [sequential], self.extra).alone(broken[1])
+        if wrong is None:
+            raise SpecError(self.spec.path, scenario.line, f"scope: scenarios: {broken[0]}")
+        message = f"{scenario.name}: the calls made one after another fail already: {wrong}"
+        return Finding("concurrency", "atomic", message, scenario.line, scenario.texts())
+
+    def add(self, scenarios: Iterable[Scenario]) -> int:
+        """Explore these too; how many there were."""
+        before = len(self.explorers)
+        for scenario in scenarios:
+            proposers = [Sequential(session, scenario) for session in self.sessions]
+            linearizer = Linearizer(self.spec, scenario, proposers, self.extra)
+            self.explorers.append(_Explorer(Runner(self.threaded, scenario, self.fields, self.variables), linearizer))
+        return len(self.explorers) - before
+
+    def execute(self, explorer: _Explorer, plans: Sequence[Plan], mode: Mode) -> list[RunLog]:
+        """Run these; where the process does not survive it, once more, each in a fresh process."""
+        if not plans:
+            return []
+        try:
+            return explorer.runner.execute(plans, mode)
+        except SessionEnded:
+            logs: list[RunLog] = []
+            for plan in plans:
+                self.threaded = self.stack.enter_context(self.fresh())
+                for each in self.explorers:
+                    each.runner.session = self.threaded
+                try:
+                    logs += explorer.runner.execute([plan], mode)
+                except SessionEnded as error:
+                    scenario = explorer.runner.scenario
+                    raise _Ended(scenario, f"{scenario.name}: {error}") from error
+            return logs
+
+    def look(self, explorer: _Explorer, log: RunLog, mode: Mode) -> list[Finding]:
+        """Take note of one run; what is wrong with it, if it shows again."""
+        self.protocol.number = len(self.history)
+        self.history.append(_Shown(explorer, log.plan, mode))
+        found, race = check(self.protocol, explorer, log)
+        explorer.add(log, mode, race)
+        if not found:
+            return []
+        if again := self.confirm(found):
+            return again
+        if self.unconfirmed < UNCONFIRMED:
+            return []
+        message = "the same calls under the same schedule end differently in a fresh process"
+        return [replace(found[0], clause="schedule", message=f"{message}: {found[0].message}")]
+
+    def confirm(self, found: list[Finding]) -> list[Finding]:
         """Run it again, with every line, in a fresh process; what shows again, with the interleaving."""
         needed = [self.history[-1]]
         if any(f.clause == "lock_order" for f in found):
-            needed = [self.history[e.run] for e in protocol.circle] + needed
+            needed = [self.history[e.run] for e in self.protocol.circle] + needed
         fresh = Protocol(self.spec, self.tree, self.extra)
         again: list[Finding] = []
-        with Session(self.source, self.spec, relies=self.answer, threads=THREADS) as session:
+        with self.fresh() as session:
             for shown in needed:
                 explorer = shown.explorer
                 runner = Runner(session, explorer.runner.scenario, self.fields, self.variables)
@@ -289,51 +345,3 @@ def unexplained(spec: Spec, log: RunLog, refusal: Refusal) -> Finding:
     if log.view is not None:
         values["state at the end"] = ", ".join(f"{k}={v!r}" for k, v in log.view.items())
     return Finding("concurrency", "atomic", message, spec.line("concurrency.atomic"), values=values)
-
-
-def shared_names(tree: ast.Module, spec: Spec) -> tuple[list[str], list[str]]:
-    """Attributes whose use may be interrupted at an opcode, and the module's variables that are its state.
-
-    Locks, and attributes that only constructors write and that are nowhere changed inside, need no switch.
-    """
-    variables = {name for unit in spec.units if not unit.is_class for name in unit.fields}
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and not isinstance(node.value, ast.Constant | ast.Tuple):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            variables |= {t.id for t in targets if isinstance(t, ast.Name)}
-    changed: set[str] = set()
-    for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        for inner in ast.walk(function):
-            if isinstance(inner, ast.Global):
-                variables |= set(inner.names)
-            elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del):
-                changed |= {inner.attr} if function.name != "__init__" else set()
-    protocol = spec.front.concurrency
-    locks = {lock.name.rpartition(".")[2] for lock in protocol.locks}
-    named = {name for names in protocol.guarded_by.values() for name in names}
-    named |= {name.rpartition(".")[2] for name in protocol.single_writer}
-    return sorted((changed | _indexed(tree) | named) - locks), sorted(variables - locks)
-
-
-def _indexed(tree: ast.Module) -> set[str]:
-    """Attributes that are more than numbers: subscripted, iterated, called upon, or handed to a function."""
-    found: set[str] = set()
-
-    def note(node: ast.expr | None) -> None:
-        if isinstance(node, ast.Attribute):
-            found.add(node.attr)
-
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
-            note(node.value)
-        elif isinstance(node, ast.For | ast.comprehension):
-            note(node.iter)
-        elif isinstance(node, ast.Compare):
-            for each in node.comparators:
-                note(each)
-        elif isinstance(node, ast.Call):
-            for each in node.args:
-                note(each)
-        elif isinstance(node, ast.Assign | ast.Return):
-            note(node.value)
-    return found

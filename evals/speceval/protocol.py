@@ -7,20 +7,15 @@ keeps, deadlocks and lost wake-ups. Whatever is found names the lines of the can
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pibroch.evals.speceval.linearize import Extra, conditions, named
+from pibroch.evals.speceval.shared import mutation_lines
 from pibroch.evals.speceval.thread_runs import Event, RunLog, Scenario, Waiting, show_call
 from pibroch.evals.speceval.verdict import Finding
 from pibroch.specs.model import Spec
-
-_MUTATORS = frozenset({
-    "append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove", "clear", "sort",
-    "reverse", "rotate", "add", "discard", "update", "setdefault", "difference_update", "intersection_update",
-    "symmetric_difference_update",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +51,13 @@ class Protocol:
         }
         self.edges: dict[tuple[str, str], Edge] = {}
         self.circle: list[Edge] = []  # of the last lock-order circle that was found
-        self.runs = 0
+        self.number = 0  # of the run that is checked next; its caller counts
         self.mutations = mutation_lines(tree)
 
     def check(self, scenario: Scenario, log: RunLog) -> tuple[list[Finding], bool]:
         """What is wrong with a run, and whether it used a field without a lock that all its users hold (a race)."""
         walk = _Walk(self, scenario, log)
         walk.run()
-        self.runs += 1
         found = walk.found + self.declared(scenario, log) + self.cycle() + stuck(self, scenario, log)
         return found, walk.race()
 
@@ -174,7 +168,7 @@ class _Walk:
                            f"{other} (rank {before}, line {since}): ranks must rise")  # fmt: skip
                 self.say("lock_order", "locks", message, since, event.line)
             others = frozenset(names.values()) - {other}
-            edge = Edge(self.who(event.thread), event.line, since, others, self.protocol.runs)
+            edge = Edge(self.who(event.thread), event.line, since, others, self.protocol.number)
             known = self.protocol.edges.get((other, name))
             if other != name and (known is None or len(others) < len(known.others)):
                 self.protocol.edges[other, name] = edge
@@ -278,43 +272,3 @@ def _held_at_end(log: RunLog) -> dict[int, dict[int, int]]:
 
 def _unique(lines: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in lines if n))
-
-
-def mutation_lines(tree: ast.Module) -> frozenset[tuple[int, str]]:
-    """(line, name) wherever the inside of `x.name`, of a variable `name`, or of a local alias of these is changed."""
-    found: set[tuple[int, str]] = set()
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        aliases: dict[str, str] = {}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                if isinstance(node.value, ast.Attribute):
-                    aliases[node.targets[0].id] = node.value.attr
-                elif isinstance(node.value, ast.Name):
-                    aliases[node.targets[0].id] = node.value.id
-        for node in ast.walk(function):
-            for target in _changed(node):
-                name = _base(target, aliases)
-                if name:
-                    last = target.end_lineno or target.lineno
-                    found |= {(line, name) for line in range(target.lineno, last + 1)}
-    return frozenset(found)
-
-
-def _changed(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-        return [node.value]
-    if isinstance(node, ast.AugAssign):
-        return [node.target]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
-        return [node.func.value]
-    return []
-
-
-def _base(node: ast.expr, aliases: Mapping[str, str]) -> str:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return aliases.get(node.id, node.id) if isinstance(node, ast.Name) else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from pibroch.evals.speceval import wire
@@ -258,6 +259,9 @@ def _number(value: Any) -> int:
     return value
 
 
+_name = lru_cache(maxsize=4096)(wire.printable)
+
+
 def _event(data: Any, threads: int) -> Event:
     kind, thread = data[0], _number(data[1])
     if _LENGTHS.get(kind) != len(data) or not -1 <= thread < threads:
@@ -266,5 +270,5 @@ def _event(data: Any, threads: int) -> Event:
         return Event(kind, thread, _number(data[2]), 0)
     if kind == "line":
         return Event(kind, thread, 0, _number(data[2]))
-    what = wire.printable(data[2]) if kind in ("read", "write", "ask") else _number(data[2])
+    what = _name(data[2]) if kind in ("read", "write", "ask") else _number(data[2])
     return Event(kind, thread, what, _number(data[-1]), _number(data[3]) if kind == "notify" else 0)
