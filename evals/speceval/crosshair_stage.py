@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pibroch.evals.speceval.statements import Case, Place, Statement, need
+from pibroch.specs.model import Spec
 
 ITERATIONS = 40
 SECONDS = 4  # per condition; a guard
@@ -57,17 +58,9 @@ def program(where: Place, premises: Sequence[Statement], conclusion: Statement) 
     """The file; None where helpers of two specs have one name and two meanings, or a clause needs more than them."""
     if any(s.spec.front.library or _asks(s) for s in (*premises, conclusion)):
         return None
-    helpers: dict[str, str] = {}
-    for statement in (*premises, conclusion):
-        for helper in statement.spec.helpers.values():
-            tree = ast.parse(ast.unparse(helper.tree)).body[0]
-            assert isinstance(tree, ast.FunctionDef)
-            tree.returns = None
-            for parameter in tree.args.args:
-                parameter.annotation = None
-            text = ast.unparse(tree)
-            if helpers.setdefault(helper.name, text) != text:
-                return None
+    helpers = helpers_of([s.spec for s in (*premises, conclusion)])
+    if helpers is None:
+        return None
     params = [f"{p.name}: {p.type}" for p in where.operation.params]
     params.append(f"result: {where.operation.returns}")
     views: dict[str, str] = {}
@@ -80,12 +73,12 @@ def program(where: Place, premises: Sequence[Statement], conclusion: Statement) 
         params += [f"self_{n}: {fields[n]}" for n in changing]
         views["self"] = ", ".join(f"{n}=self_{n}" if n in changing else f"{n}=old_{n}" for n in fields)
     rows = ["from types import SimpleNamespace", "from typing import *"]
-    rows += list(helpers.values())
+    rows += helpers
     names = [p.name for p in where.operation.params]
     inner = ", ".join([*names, "result", "self", "old"])
     for i, statement in enumerate((*premises, conclusion)):
         early = statement.early or statement.clause.kind in ("requires", "when", "raises")
-        text = ast.unparse(_lazy(statement.clause.tree))
+        text = lazy(statement.clause.tree)
         rows += [f"def clause{i}({inner}):", "    self = old" if early else "    pass"]
         rows.append(f"    return {'not ' if statement.negated else ''}({text})")
     made = [f"SimpleNamespace({views[v]})" if v in views else "None" for v in ("self", "old")]
@@ -96,6 +89,22 @@ def program(where: Place, premises: Sequence[Statement], conclusion: Statement) 
     return "\n".join(rows) + "\n"
 
 
+def helpers_of(specs: Sequence[Spec]) -> list[str] | None:
+    """The helpers as source, without annotations; None where one name has two meanings."""
+    found: dict[str, str] = {}
+    for helper in (h for spec in specs for h in spec.helpers.values()):
+        tree = ast.parse(ast.unparse(helper.tree)).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        tree.returns = None
+        for parameter in tree.args.args:
+            parameter.annotation = None
+        tree.body = [_Lazy().visit(statement) for statement in tree.body]
+        text = ast.unparse(tree)
+        if found.setdefault(helper.name, text) != text:
+            return None
+    return list(found.values())
+
+
 class _Lazy(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -104,11 +113,10 @@ class _Lazy(ast.NodeTransformer):
         return node
 
 
-def _lazy(tree: ast.expr) -> ast.expr:
+def lazy(tree: ast.expr) -> str:
+    """A clause as an expression of plain Python: `implies` looks at its second part only where the first holds."""
     made = ast.parse(ast.unparse(tree), mode="eval").body
-    found: Any = _Lazy().visit(made)
-    assert isinstance(found, ast.expr)
-    return found
+    return ast.unparse(_Lazy().visit(made))
 
 
 def _asks(statement: Statement) -> bool:
