@@ -113,7 +113,7 @@ def _check_untyped(spec: Spec) -> None:
     relies = {rely.module for rely in spec.relies}
     for i, name in enumerate(spec.front.imports):
         if name not in relies and name not in PURE:
-            known = ", ".join(n for n in PURE if n not in ALWAYS)
+            known = ", ".join(n for n in sorted(PURE) if n not in ALWAYS)
             message = f"imports {name}, which is neither relied upon nor a pure module ({known})"
             raise SpecError(spec.path, spec.line(f"imports.{i}"), message)
 

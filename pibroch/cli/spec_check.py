@@ -54,8 +54,8 @@ def command(
 
 def _lines(spec: Spec, module: ModuleCheck) -> list[str]:
     word = "wrong" if module.errors else "ok"
-    took = "as before" if module.cached else show_seconds(module.seconds)
-    head = f"{word:<6} {spec.module} v{spec.front.version}: {_count(len(spec.clauses), 'clause')} ({took})"
+    took = " (as before)" if module.cached else f" ({show_seconds(module.seconds)})" if module.seconds else ""
+    head = f"{word:<6} {spec.module} v{spec.front.version}: {_count(len(spec.clauses), 'clause')}{took}"
     return [head, *module.lines(), *(f"    warning: {warning}" for warning in module.warnings)]
 
 
