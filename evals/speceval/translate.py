@@ -136,9 +136,9 @@ class _Translator(Loops):
             if node.id not in env:
                 raise Outside(node.id)
             return env[node.id]
-        if isinstance(node, ast.BoolOp | ast.UnaryOp) and (
-            isinstance(node, ast.BoolOp) or isinstance(node.op, ast.Not)
-        ):
+        if isinstance(node, ast.BoolOp):
+            return self.selected(node.op, node.values, env)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return self.condition(node, env)
         if isinstance(node, ast.UnaryOp):
             operand = integer(self.value(node.operand, env))
@@ -170,6 +170,17 @@ class _Translator(Loops):
         if isinstance(node, ast.Call):
             return self.call(node, env)
         raise Outside(type(node).__name__)
+
+    def selected(self, op: ast.boolop, parts: list[ast.expr], env: dict[str, Any]) -> Any:
+        """`a or b` as a value: one of its parts, which need not be a bool."""
+        import z3
+
+        first = self.value(parts[0], env)
+        if len(parts) == 1:
+            return first
+        test = truth(first) if isinstance(op, ast.And) else z3.Not(truth(first))
+        with self.where(test):
+            return choose(test, self.selected(op, parts[1:], env), first)
 
     def arithmetic(self, node: ast.BinOp, env: dict[str, Any]) -> Any:
         import z3
