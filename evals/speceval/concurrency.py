@@ -24,6 +24,7 @@ from pibroch.evals.speceval.scenarios import THREADS, broken_requires, generated
 from pibroch.evals.speceval.session import Session, SessionEnded
 from pibroch.evals.speceval.shared import shared_names
 from pibroch.evals.speceval.story import interleaving
+from pibroch.evals.speceval.stubs import Stubs
 from pibroch.evals.speceval.thread_runs import Mode, Plan, RunLog, Runner, Scenario
 from pibroch.evals.speceval.verdict import Finding, StageReport
 from pibroch.specs.errors import SpecError
@@ -88,15 +89,17 @@ class _Stage:
         self.tree = ast.parse(source)
         self.fields, self.variables = shared_names(self.tree, spec)
         self.protocol = Protocol(spec, self.tree, self.extra)
+        self.stubs, self.answers = Stubs(spec, self.extra), dict[str, Any]()
         self.explorers: list[_Explorer] = []
         self.history: list[_Shown] = []
         self.unconfirmed = self.first = 0
 
     def answer(self, name: str, args: list[Any]) -> Any:
         """A rely's answer: the same for the same question, so that every order of calls gets the same."""
-        from pibroch.evals.speceval.stubs import Stubs
-
-        return Stubs(self.spec, self.extra).answer(name, args, f"{name} {show(args, 1000)}")
+        question = f"{name} {show(args, 1000)}"
+        if question not in self.answers:
+            self.answers[question] = self.stubs.answer(name, args, question)
+        return self.answers[question]
 
     def explore(self, stack: ExitStack) -> list[Finding]:
         """All scenarios in turn, a batch of schedules each time, until something is refuted or the budget is spent."""

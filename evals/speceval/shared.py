@@ -1,4 +1,4 @@
-"""What a candidate's syntax tree says of shared data: which names may be shared, and where their insides are changed."""
+"""What a candidate's syntax tree says of shared data: names that may be shared, and where their insides change."""
 
 from __future__ import annotations
 

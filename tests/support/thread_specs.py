@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pibroch.specs.model import Spec
 from pibroch.specs.parse import parse_spec
@@ -26,6 +27,12 @@ As the clauses say.
 ```
 """
     return parse_spec(text, f"{name}.spec.md")
+
+
+def with_scenarios(spec: Spec, *scenarios: dict[str, Any]) -> Spec:
+    """The spec with these scenarios and no others."""
+    scope = {**spec.front.scope, "scenarios": list(scenarios)}
+    return replace(spec, front=spec.front.model_copy(update={"scope": scope}))
 
 
 BOX = spec_of(
