@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,19 @@ def choose(specs: Mapping[str, Spec], shelf: Shelf, names: Iterable[str], *, eve
     return [name for name in order(specs) if name in wanted]
 
 
+def broken_relies(spec: Spec, specs: Mapping[str, Spec]) -> list[Finding]:
+    """What other modules rely on and this spec no longer promises: their relies are to be edited first."""
+    from pibroch.evals.speceval import rely
+
+    users = [other for other in specs.values() if any(r.module == spec.module for r in other.relies)]
+    found = [(other, row) for other in users for row in rely.judge(other, specs).findings]
+    return [
+        replace(row, message=f"{other.path.name}:{row.line}: {row.message}")
+        for other, row in found
+        if row.clause.startswith(f"rely.{spec.module}.")
+    ]
+
+
 def regenerate(
     spec: Spec,
     lm: LanguageModel,
@@ -131,10 +144,16 @@ def regenerate(
     review: bool = True,
     judge: Judge = default_judge,
     compare: Compare = default_compare,
+    compose: Callable[[Spec, Mapping[str, Spec]], list[Finding]] = broken_relies,
     say: Callable[[str], None] = lambda line: None,
 ) -> Regenerated:
     """Write one module, and put it in place with its lock entry if everything passed. The old one stays until then."""
     started = time.monotonic()
+    broken = compose(spec, specs)
+    if broken:
+        rows = "\n".join(f"  {row.message}" for row in broken)
+        problem = f"its spec breaks what others rely on; edit these relies, or promise it again:\n{rows}"
+        return Regenerated(Written(spec, problem=problem), seconds=time.monotonic() - started)
     sources = {}
     for name in closure(specs, [rely.module for rely in spec.relies]):
         text = shelf.source(specs[name])

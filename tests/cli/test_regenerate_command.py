@@ -16,6 +16,8 @@ from scripted_lm import ScriptedModel, block
 from pibroch.agents import lm as lm_module
 from pibroch.agents import module_writer
 from pibroch.agents.lm.replay import Recorder
+from pibroch.evals.speceval.verdict import StageReport
+from pibroch.runtime.generated import VARIABLE, load_generated
 
 PASS = block({"verdict": "pass", "findings": []})
 Run = Callable[..., Said]
@@ -31,13 +33,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pibroch.project._SHIPPED", tmp_path / "shipped")
-    monkeypatch.delenv("PIBROCH_GENERATED", raising=False)
+    monkeypatch.setenv(VARIABLE, "")  # the command sets it; it is put back afterwards
     return tmp_path
 
 
 @pytest.fixture
 def run(project: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*args: str, answers: list[str] | None = None) -> Said:
+    def run(*args: str, answers: list[str] | None = None, compose: bool = False) -> Said:
         judge, compare = ScriptedJudge(), ScriptedCompare()
 
         def judged(*positional: object, **named: object) -> object:
@@ -52,6 +54,8 @@ def run(project: Path, capsys: pytest.CaptureFixture[str]) -> Run:
             mock.patch.object(module_writer, "default_compare", compare),
             mock.patch("pibroch.agents.regenerate.default_compare", compare),
         ]
+        if not compose:  # mypy and z3 take seconds
+            patches.append(mock.patch("pibroch.evals.speceval.rely.judge", return_value=StageReport("rely")))
         if answers is not None:
             patches.append(mock.patch.object(lm_module, "open_lm", opened))
         for patch in patches:
@@ -91,6 +95,7 @@ def test_one_module_as_json(run: Run, project: Path) -> None:
     lock = json.loads((project / "generated" / "lock.json").read_text())
     assert lock["entries"]["modules/counter"] == got["lock"]
     assert run("counter", "--check").code == 0
+    assert load_generated("counter").n == 4  # the project's own folder is looked into first
 
 
 def test_all_goes_in_the_order_of_relies_and_writes_what_drifted(run: Run, project: Path) -> None:
@@ -135,6 +140,22 @@ def test_a_failure_leaves_the_other_modules_alone(run: Run, project: Path) -> No
     assert [m["ok"] for m in said.json["modules"]] == [False, True]
     assert (project / "generated" / "modules" / "user.py").exists()
     assert not (project / "generated" / "modules" / "source.py").exists()
+
+
+def test_a_weaker_promise_is_blocked_until_the_rely_is_edited(run: Run, project: Path) -> None:
+    user, source = (project / "specs" / "modules" / f"{name}.spec.md" for name in ("user", "source"))
+    source.write_text(source.read_text().replace("exports: [take]}", "exports: [take], clauses: [S2]}"))
+    rely = '    requires: ["n >= 0"]\n    ensures: ["result >= n"]\n'
+    user.write_text(user.read_text().replace('    requires: ["n >= 0"]\n', rely))
+    said = run("source", "--lm", "openai", "--json", answers=SOURCE, compose=True)
+    assert said.code == 0, said.err
+    source.write_text(source.read_text().replace("result >= n", "result >= 0"))
+    said = run("source", "--lm", "openai", "--json", answers=SOURCE, compose=True)
+    assert said.code == 1
+    assert "user.spec.md:10: " in said.json["problem"]
+    assert said.json["phases"] == []
+    user.write_text(user.read_text().replace(rely, '    requires: ["n >= 0"]\n'))
+    assert run("source", "--lm", "openai", answers=SOURCE, compose=True).code == 0
 
 
 def test_record_and_replay_make_the_same_files(run: Run, project: Path) -> None:

@@ -12,6 +12,7 @@ from scripted_lm import ScriptedModel
 
 from pibroch.agents import lm as lm_module
 from pibroch.agents.prompt_files import prompt
+from pibroch.runtime.generated import VARIABLE
 from pibroch.specs.parse import load_spec
 
 EXAMPLE = prompt("spec_draft").rpartition("````markdown\n")[2].rpartition("````")[0]
@@ -21,6 +22,7 @@ EXAMPLE = prompt("spec_draft").rpartition("````markdown\n")[2].rpartition("````"
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_specs(tmp_path))
     monkeypatch.setattr("pibroch.project._SHIPPED", tmp_path / "shipped")
+    monkeypatch.setenv(VARIABLE, "")
 
 
 def draft(capsys: pytest.CaptureFixture[str], *args: str, answers: list[str]) -> Said:
