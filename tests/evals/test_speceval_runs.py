@@ -1,4 +1,4 @@
-"""Runs of several threads: which schedules are run, logs that contradict themselves, and the candidate's `threading`."""
+"""Runs of several threads: which schedules are run, logs that contradict themselves, the candidate's `threading`."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_seeded_bug_is_found_within_a_thousand_runs(bug: Seeded) -> None:
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_module_passes_with_every_schedule_of_two_preemptions(name: str) -> None:
     spec, code = CORRECT[name]
-    report = judged(code, spec, runs=600)
+    report = judged(code, spec, runs=550)
     assert report.passed, [str(f) for f in report.findings]
     assert report.evidence["complete"]
     assert report.evidence["preemption_bound"] == 2
