@@ -20,8 +20,8 @@ from typing import Any
 from pibroch.evals.speceval.statements import Case, Place, Statement, need
 from pibroch.specs.model import Spec
 
-ITERATIONS = 40
-SECONDS = 4  # per condition; a guard
+ITERATIONS = 25
+SECONDS = 3  # per condition; a guard
 _CALL = re.compile(r"when calling (check\(.*\))", re.DOTALL)
 
 

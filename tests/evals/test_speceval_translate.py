@@ -1,4 +1,4 @@
-"""z3 formulas of clauses against the clauses themselves: the same truth over the same values, defined where Python is."""
+"""z3 formulas of clauses against the clauses themselves: the same truth over the same values, defined alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ CLAUSES = [
     "bool(v) == result", "(a if result else b) == b", "(v if result else w) == v", "low(a, b)", "low(b, a) == result",
     "first(v) == a", "sum([a, b, 1]) == 3", "max(v) >= a", "a * b == b * a and -a == 0 - a", "len(s) == a",
     "s == 'ab' or s == ''", "result + a == b", "range(a) == range(b) if a < 0 else True", "v != w and v is not None",
-    "int(result) == a", "not (a or b)", "(a and b) is not None", "all(range(a))", "(a or b) == 3", "(a and b) == b", "len(v or w) == len(w)", "(o or 1) >= a", "any([a == b, a < b])",
+    "int(result) == a", "not (a or b)", "(a and b) is not None", "all(range(a))",
+    "(a or b) == 3", "(a and b) == b", "len(v or w) == len(w)", "(o or 1) >= a", "any([a == b, a < b])",
 ]  # fmt: skip
 HELPERS = """
 def low(x: int, y: int) -> bool:
