@@ -9,9 +9,7 @@ where that is finite. At most 3% may be waived by hand (`specs/waivers.toml`); t
 
 from __future__ import annotations
 
-import os
 import re
-import select
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,7 +23,7 @@ from pibroch.evals.speceval.contract import different, shown
 from pibroch.evals.speceval.domains import OPTIONS, every
 from pibroch.evals.speceval.mutants import Mutant, mutants
 from pibroch.evals.speceval.search import QUICK, Budget, Search, SpecFault, Trial
-from pibroch.evals.speceval.session import LoadFailed, Outcome, Session, SessionEnded
+from pibroch.evals.speceval.session import LoadFailed, Outcome, SessionEnded
 from pibroch.evals.speceval.walker import Walker
 from pibroch.specs.errors import SpecError
 from pibroch.specs.evaluate import ClauseError
@@ -126,29 +124,6 @@ def _waived(judged: Judged, module: str, waivers: Sequence[Mapping[str, str]]) -
     return judged
 
 
-class _Quick(Session):
-    """A session whose child may use only so much processor time per request."""
-
-    def _poll(self, fd: int, event: int, ends: float) -> None:
-        poller = select.poll()
-        poller.register(fd, event)
-        if poller.poll(30):
-            return
-        begun = self._used()
-        while not poller.poll(30):
-            if self._used() - begun > _CPU_S or time.monotonic() > ends:
-                self.kill()
-                raise SessionEnded("the code does not end: its time is over")
-
-    def _used(self) -> float:
-        try:
-            text = Path(f"/proc/{self._child.pid if self._child else 0}/stat").read_text()
-        except OSError:
-            return 0.0
-        user, system = text.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
 class _All:
     """Holds every name: no failure of a mutant needs its values."""
 
@@ -160,10 +135,7 @@ class _Search(Search):
     def __init__(self, source: str, spec: Spec, phase: int) -> None:
         super().__init__(source, spec, phase=phase, budget=QUICK, stop_at=1)
         self.oracle.told = _All()
-
-    def make_session(self) -> Session:
-        return _Quick(self.source, self.spec, relies=self.stubs, **self.options)
-
+        self.options = {"cpu_s": _CPU_S}
 
 class _Judge:
     def __init__(self, source: str, spec: Spec, phase: int, peers: Mapping[str, Spec], runs: int) -> None:
@@ -220,12 +192,13 @@ class _Judge:
             at = next((i for i, (was, now) in pairs if different(was, now)), None)
             if at is None:
                 continue  # what the original did met the clauses, so this does too
-            run = replace(trial.run, calls=trial.run.calls[:at])
+            alone = not unit_of(self.spec, trial.run.unit).view
+            run = replace(trial.run, calls=trial.run.calls[max(at - 1, 0) if alone else 0 : at])
             survivor = survivor or Judged(mutant, "survived", frozenset(), run.written(self.spec),
                                           shown(trial.outcomes[at], outcomes[at], "original", "mutant"))  # fmt: skip
             found = self._verdict(search, trial.run, outcomes)
             if found and not broken:
-                seen = trial.run.written(self.spec)[: at + 2]
+                seen = run.written(self.spec)
             broken |= found
             left -= bool(broken)
             if left <= 0:
@@ -244,11 +217,11 @@ class _Judge:
         """`alias`, where a run goes otherwise once the caller overwrites what it handed over and received."""
         for trial in self._reaching(mutant)[:_SCRIBBLED]:
             try:
-                outcomes = search.replay(trial.run, scribble=True)
+                plain, scribbled = search.replay(trial.run), search.replay(trial.run, scribble=True)
             except SessionEnded:
                 search.drop()
                 return {"ends"}, trial.run.written(self.spec)
-            if any(different(a, b) for a, b in zip(trial.outcomes, outcomes, strict=False)):
+            if any(different(a, b) for a, b in zip(plain, scribbled, strict=False)):
                 return {"alias"}, trial.run.written(self.spec)
         return set(), ()
 

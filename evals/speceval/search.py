@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pibroch.evals.speceval import library
+from pibroch.evals.speceval.bounded import BoundedSession
 from pibroch.evals.speceval.calls import Literals, Run, operations_of
 from pibroch.evals.speceval.oracle import Failure, Oracle
 from pibroch.evals.speceval.session import Outcome, Session, SessionEnded
@@ -17,6 +18,8 @@ from pibroch.specs.model import Spec, Unit
 
 ENOUGH = 6  # different faults; more tell a writer nothing
 FAILED = 1_000  # runs that failed
+AFTERWARDS = 800  # calls after the first fault, to find others as well
+_CHUNK, _BYTES = 50, 400_000  # calls and, about, characters of a reply
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Search:
         self.oracle.told = self.faults
         self.calls = 0
         self.failed = 0
+        self.first = 0  # calls before the first fault
         self.skipped = 0
         self.session: Session | None = None
         self.options: dict[str, Any] = {}  # of the sessions to come
@@ -70,7 +74,7 @@ class Search:
 
     def make_session(self) -> Session:
         """A session that is not yet started."""
-        return Session(self.source, self.spec, relies=self.stubs, **self.options)
+        return BoundedSession(self.source, self.spec, relies=self.stubs, **self.options)
 
     def close(self) -> None:
         """End the session; a reply forged at the end is a fault."""
@@ -87,7 +91,8 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether enough faults have been found."""
-        return len(self.faults) >= self.stop_at or self.failed >= FAILED
+        enough = len(self.faults) >= self.stop_at or self.failed >= FAILED
+        return enough or (bool(self.faults) and self.calls - self.first > AFTERWARDS)
 
     def search(self) -> None:
         """All phases over all units. Raises `SpecFault`."""
@@ -104,20 +109,29 @@ class Search:
     def fault(self, run: Run, failures: list[Failure]) -> None:
         """Keep the first run per clause."""
         self.failed += 1
+        if not self.faults:
+            self.first = self.calls
         for failure in failures:
             self.faults.setdefault(failure.clause, (run, failure))
 
     def replay(self, run: Run, *, scribble: bool = False, look: bool = True) -> list[Outcome]:
-        """A run in one round trip."""
+        """A run made again, with few round trips."""
         self.stubs.begin(run.seed)
-        return self.open().replay(run.unit, run.init, run.calls, look=look, scribble=scribble)
+        session, done = self.open(), min(len(run.calls), _CHUNK)
+        outcomes = session.replay(run.unit, run.init, run.calls[:done], look=look, scribble=scribble)
+        while done < len(run.calls) and len(outcomes) > done:  # what a long run sees may be long as well
+            size = len(repr(outcomes[-1].view)) + len(repr(outcomes[-1].value))
+            calls = run.calls[done : done + max(1, min(_CHUNK, _BYTES // (size + 1)))]
+            outcomes += session.replay(run.unit, None, calls, look=look, scribble=scribble)
+            done += len(calls)
+        return outcomes
 
     def judge(self, run: Run) -> tuple[int, list[Failure]] | None:
-        """The index of the first call of a run that fails (0: the constructor) and how; None where all is well or the
-        run makes a call that its precondition forbids."""
+        """The index of the first call of a run that fails (0: the constructor) and how; None where all is well; no
+        failures where that call is one that its precondition forbids."""
         unit = next(u for u in self.spec.units if u.name == run.unit)
         if unit.init is not None and self.oracle.admits(unit, unit.init, None, run.init) != "ok":
-            return None
+            return 0, []
         try:
             outcomes = self.replay(run)
         except SessionEnded:
@@ -134,7 +148,7 @@ class Search:
         for i, ((name, args), seen) in enumerate(zip(run.calls, outcomes[1:], strict=True), 1):
             operation = unit.operations[name]
             if self.oracle.admits(unit, operation, before, args) != "ok":
-                return None
+                return i, []
             if failures := self.oracle.check(unit, operation, args, before, seen):
                 return i, failures
             before = seen.view

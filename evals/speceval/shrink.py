@@ -11,8 +11,9 @@ from pibroch.evals.speceval.oracle import Failure
 from pibroch.evals.speceval.search import Search
 from pibroch.specs.evaluate import ClauseError
 
-_TRIES = {"ends": 8}
+_TRIES = {"ends": 4}
 _USUAL = 160
+_CALLS = 10_000  # made in all tries together
 
 
 def shrink(search: Search, run: Run, failure: Failure) -> tuple[Run, Failure]:
@@ -25,6 +26,7 @@ class _Shrinker:
         self.search, self.run, self.failure = search, run, failure
         self.judge = search.judges.get(failure.clause, search.judge)
         self.left = _TRIES.get(failure.clause, _USUAL)
+        self.calls = _CALLS
         unit = unit_of(search.spec, run.unit)
         self.drawers = {n: Drawer(search.spec, unit, o, search.extra) for n, o in unit.operations.items()}
         self.alone = not unit.view
@@ -33,7 +35,7 @@ class _Shrinker:
         oracle = self.search.oracle
         oracle.told = {self.failure.clause}
         found = self.shorten()
-        oracle.told, self.left = (), 1
+        oracle.told, self.left, self.calls = (), 1, _CALLS
         return (self.run, self.failure) if self.attempt(self.run) else found
 
     def shorten(self) -> tuple[Run, Failure]:
@@ -53,7 +55,8 @@ class _Shrinker:
 
     def attempt(self, run: Run) -> bool:
         """Whether this run breaks the same clause too; it is then the new one, cut behind the call that does."""
-        if self.left <= 0:
+        self.calls -= len(run.calls)
+        if self.left <= 0 or self.calls < 0:
             return False
         self.left -= 1
         try:

@@ -126,7 +126,7 @@ class Walker:
             if init is None or not self.begin(init):
                 continue
             self.spent, self.nth = 0.0, 0
-            while len(self.past) < calls and self.spent < 8 * calls:
+            while len(self.past) < calls and self.spent < 4 * calls:
                 often = mostly if mostly and self.source.random() < 0.97 else None
                 if not self._drawn(only=often) and not (self.alive and often and self._drawn()):
                     break
