@@ -15,6 +15,7 @@ from types import ModuleType
 
 from pibroch.evals.speceval import child_load
 from pibroch.evals.speceval.rules_shape import shape_findings
+from pibroch.evals.speceval.rules_tables import display_parts, misuses, table_name
 from pibroch.evals.speceval.verdict import Finding, StageReport
 from pibroch.specs.model import Spec
 
@@ -34,6 +35,7 @@ _FRAMES = {"tb_frame", "tb_next", "gi_frame", "cr_frame", "ag_frame", "f_back", 
            "methodcaller"}  # fmt: skip
 _BASES = {"NamedTuple", "Enum", "IntEnum", "object", "Exception", "ValueError", "KeyError", "RuntimeError",
           "IndexError", "LookupError", "TypeError"}  # fmt: skip
+MODULE = "the module"
 _DECORATORS = {"staticmethod", "dataclass", "dataclasses.dataclass"}
 
 
@@ -97,6 +99,7 @@ class _Walker:
     def __init__(self, spec: Spec, phase: int) -> None:
         self.spec, self.phase = spec, phase
         self.findings: list[Finding] = []
+        self.tree = ast.Module([], [])
         self.relied = {rely.module for rely in spec.relies}
         declared = set(spec.front.imports) | set(ALWAYS)
         self.allowed = declared - ({"threading"} if phase == 1 else set())
@@ -119,7 +122,8 @@ class _Walker:
             self.attributes(node, own)
             self.control(node)
             self.definitions(node)
-        self.state(tree.body, "the module", self.stateful)
+        self.tree = tree
+        self.state(tree.body, MODULE, self.stateful)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 self.state(node.body, node.name, False)
@@ -239,14 +243,25 @@ class _Walker:
     def state(self, body: list[ast.stmt], where: str, stateful: bool) -> None:
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
-                if node.value is not None and not _constant(node.value) and not stateful:
-                    self.say(node, "state", f"{ast.unparse(node)[:60]}: {where} holds constants only (numbers, texts, "
-                                            "tuples, frozensets); state lives in the fields of `self`")  # fmt: skip
+                if node.value is None or stateful or _constant(node.value) or self.table(node, where):
+                    continue
+                self.say(node, "state", f"{ast.unparse(node)[:60]}: {where} holds constants only (numbers, texts, "
+                                        "tables that are only read); state lives in the fields of `self`")  # fmt: skip
             elif isinstance(node, ast.Expr):
                 if not isinstance(node.value, ast.Constant):
                     self.say(node, "state", f"{ast.unparse(node)[:60]}: nothing runs while {where} is loaded")
             elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Pass):
                 self.say(node, "state", f"{type(node).__name__} in the body of {where}: only definitions and constants")
+
+
+    def table(self, node: ast.Assign | ast.AnnAssign, where: str) -> bool:
+        """Whether this is a table at the top; what changes it is said."""
+        name = table_name(node)
+        if name is None or where != MODULE or node.value is None or not all(map(_constant, display_parts(node.value))):
+            return False
+        for use, problem in misuses(self.tree, name):
+            self.say(use, "state", f"{name} {problem}")
+        return True
 
 
 def _constant(node: ast.expr) -> bool:
