@@ -7,12 +7,14 @@ of the repository ever enters a request.
 from __future__ import annotations
 
 import ast
+import builtins
 import io
+import re
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pibroch.evals.speceval.verdict import Finding
-from pibroch.specs.model import Operation, Rely, Spec, Unit
+from pibroch.specs.model import Clause, Operation, Rely, Spec, Unit
 
 MAX_FINDINGS = 6
 MAX_LINE = 600
@@ -74,10 +76,34 @@ def skeleton(spec: Spec, phase: int = 1) -> str:
     parts = [f"import {name}" for name in allowed_imports(spec, phase)]
     parts = ["\n".join(parts)] if parts else []
     names = written_now(spec, phase)
-    intent = spec.sections["intent"] if len(names) == 1 and not has_state(spec) else ""  # told where it is read best
+    plain = not has_state(spec)
+    intent = spec.sections["intent"] if len(names) == 1 and plain else ""  # told where it is read best
+    private = _private(spec) if plain else {}
+    parts += [_renamed(spec.helpers[name].source, private) for name in private]
     for unit in spec.units:
-        parts += [_class(unit)] if unit.is_class else _functions(unit, names, intent)
+        parts += [_class(unit)] if unit.is_class else [_renamed(p, private) for p in _functions(unit, names, intent)]
     return "\n\n\n".join(parts) + "\n"
+
+
+def _private(spec: Spec) -> dict[str, str]:
+    """Helpers of the block that are code as they stand, with the names that they get in a module."""
+    known = {*spec.helpers, *dir(builtins)}
+    used = {
+        name: {n.func.id for n in ast.walk(helper.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        for name, helper in spec.helpers.items()
+    }
+    relied = {rely.module for rely in spec.relies}
+    found = [name for name, calls in used.items() if calls <= known and not _names(spec.helpers[name].tree) & relied]
+    return {name: f"_{name}" for name in found}
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _renamed(code: str, names: Mapping[str, str]) -> str:
+    pattern = "|".join(rf"(?<![\w.]){re.escape(name)}(?=\()" for name in names)
+    return re.sub(pattern, lambda match: names[match[0]], code) if names else code
 
 
 def feedback_text(findings: Sequence[Finding], spec: Spec, source: str) -> str:
@@ -101,8 +127,9 @@ def feedback_text(findings: Sequence[Finding], spec: Spec, source: str) -> str:
 
 
 def _words(spec: Spec) -> str:
-    """The helpers of the block, which define words of the conditions, and the block's comments."""
-    code = "\n\n".join(helper.source for helper in spec.helpers.values())
+    """The helpers that the skeleton does not have, which define words of the conditions, and the block's comments."""
+    private = _private(spec)
+    code = "\n\n".join(helper.source for name, helper in spec.helpers.items() if name not in private)
     tokens = tokenize.generate_tokens(io.StringIO(spec.block).readline)
     notes = [f"- {t.string.lstrip('# ')}" for t in tokens if t.type == tokenize.COMMENT]
     return "\n\n".join(part for part in (f"```text\n{code}\n```" if code else "", "\n".join(notes)) if part)
@@ -188,10 +215,20 @@ def conditions(operation: Operation) -> list[str]:
     rows = [f"Given {clause.text}" for clause in operation.of("requires")]
     rows += [f"{clause.id}: wait until {clause.text}" for clause in operation.of("when")]
     rows += [f"{clause.id}: raise {clause.exception} if {clause.text}" for clause in operation.of("raises")]
-    rows += [f"{clause.id}: ensure {clause.text}" for clause in operation.of("ensures")]
+    rows += [f"{clause.id}: {_ensured(clause)}" for clause in operation.of("ensures")]
     if operation.modifies:
         rows.append(f"Change no other field than {', '.join(operation.modifies)}")
     return rows
+
+
+def _ensured(clause: Clause) -> str:
+    """`return X` for `result == X`, which small models understand better, else `ensure C`."""
+    tree = clause.tree
+    if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
+        left, right = tree.left, tree.comparators[0]
+        if isinstance(left, ast.Name) and left.id == "result" and not {"result", "self"} & _names(right):
+            return f"return {clause.text.partition('==')[2].strip()}"
+    return f"ensure {clause.text}"
 
 
 def _docstring(rows: Sequence[str], indent: str) -> list[str]:

@@ -79,13 +79,13 @@ def test_a_request_has_the_spec_and_nothing_of_the_repository() -> None:
     for i in range(3):
         text = lm.prompt(i)
         assert "The sum of two takes." in text
-        assert "result == source.take(n) + source.take(n + 1)" in text
+        assert "source.take(n) + source.take(n + 1)" in text
         assert "source.take(n: int) -> int" in text
         assert "n >= 0" in text
         assert "SECRET" not in text
         assert "exactly one fenced block" in text
     assert "import source\n\n\ndef twice(n: int) -> int:\n" in lm.prompt(0)
-    assert "Given n >= 0\n    U2: ensure result == source.take(n) + source.take(n + 1)\n" in lm.prompt(0)
+    assert "Given n >= 0\n    U2: return source.take(n) + source.take(n + 1)\n" in lm.prompt(0)
     assert "class" not in lm.asked[0].messages[0].content  # instructions for functions alone
     assert judge.asked[0]["sources"] == {"source": "SECRET = 1"}
     assert lm.asked[0].blocks == ("python",)
@@ -256,3 +256,14 @@ def test_skeletons_have_the_signatures_and_copies() -> None:
         "{x: [list(x1) for x1 in y] for x, y in self.a.items()}"
     )
     assert eval(copied("dict[int, list[list[int]]]", "a"), {"a": {1: [[2]]}}) == {1: [[2]]}
+
+
+def test_helpers_that_are_code_stand_in_the_skeleton_of_functions() -> None:
+    text = SOURCE.replace("result >= n", "result == least(n)").replace(
+        "def take", "def least(n: int) -> int:\n    return n + 1\n\ndef take"
+    )
+    made = skeleton(parse_spec(text, "x.spec.md"))
+    assert made.startswith("def _least(n: int) -> int:\n    return n + 1\n\n\ndef take(n: int) -> int:\n")
+    assert "S2: return _least(n)\n" in made
+    asks = text.replace("return n + 1", "return unknown(n)")
+    assert "def _least" not in skeleton(parse_spec(asks, "x.spec.md"))
