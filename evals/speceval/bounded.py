@@ -25,9 +25,7 @@ class BoundedSession(Session):
         super().__init__(*args, **options)
         self.cpu_s = cpu_s
 
-    def _poll(self, fd: int, event: int, ends: float) -> None:
-        poller = select.poll()
-        poller.register(fd, event)
+    def _wait(self, poller: select.poll, ends: float) -> None:
         if poller.poll(_SLICE_MS):
             return
         begun = self._used()

@@ -51,8 +51,8 @@ def judge(source: str, spec: Spec) -> StageReport:
             if _breaks(points):
                 ratio = ", ".join(f"{count / bound:.3g}" for _, count, bound in points)
                 message = (
-                    f"{name} grows faster than {meter.text} with {grown}: opcodes {told}; divided by the bound {ratio}, "
-                    "which would stay level"
+                    f"{name} grows faster than {meter.text} with {grown}: opcodes {told}; by the bound that is {ratio}, "
+                    "which should stay level"
                 )
                 report.findings.append(Finding("cost", "cost", message, line=meter.line, calls=meter.last))
                 break

@@ -48,7 +48,8 @@ def made(source: str) -> list[tuple[str, str, str]]:
 
 def test_operators_change_one_place_each() -> None:
     found = made(
-        "def f(a: list[int], n: int) -> bool:\n    while n < len(a) and not a[1:n]:\n        n += 2\n    return n == 3\n"
+        "def f(a: list[int], n: int) -> bool:\n    while n < len(a) and not a[1:n]:\n        n += 2\n"
+        "    return n == 3\n"
     )
     for row in [
         ("comparison", "while n < len(a) and (not a[1:n]):", "while n <= len(a) and (not a[1:n]):"),
@@ -68,7 +69,8 @@ def test_operators_change_one_place_each() -> None:
 def test_more_operators() -> None:
     found = made(
         "def f(a: list[int]) -> list[int]:\n    for i in range(len(a)):\n        if i:\n"
-        "            continue\n        g(a, i)\n    raise KeyError('words')\n\n\ndef h(x: int) -> str:\n    with lock:\n        return 'evict'\n"
+        "            continue\n        g(a, i)\n    raise KeyError('words')\n\n\n"
+        "def h(x: int) -> str:\n    with lock:\n        return 'evict'\n"
     )
     for row in [
         ("range", "for i in range(len(a)):", "for i in range(len(a) - 1):"),
