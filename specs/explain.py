@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -90,4 +91,6 @@ def _repr(value: Any) -> str:
         return f"({', '.join(_repr(item) for item in value)}{',' if len(value) == 1 else ''})"
     if kind is dict:
         return "{" + ", ".join(f"{_repr(k)}: {_repr(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, Iterator):  # enumerate and the like: their own repr is an address
+        return _repr(list(value))
     return repr(value)

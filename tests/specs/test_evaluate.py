@@ -264,6 +264,7 @@ def test_shown_values_are_short_and_in_one_order() -> None:
     assert show((1,)) == "(1,)"
     assert show(set()) == "set()"
     assert show(frozenset({2, 1})) == "frozenset({1, 2})"
+    assert show(enumerate("ab")) == "[(0, 'a'), (1, 'b')]"  # its own repr is an address
     assert len(show(list(range(1000)))) <= 160
     assert repr(View({"x": 1})) == "(x=1)"
     assert View({"x": 1}) == View({"x": 1}) != View({"x": 2})
