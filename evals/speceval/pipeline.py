@@ -3,6 +3,7 @@
 load        the spec's clauses type-check
 rules       the code's syntax tree: imports, names, shape
 contract    runs of calls against the clauses, with stubs for what the module relies on
+symbolic    CrossHair looks for a run that breaks a clause; what it finds is run again and judged outside
 cost        growth of the work with the size
 rely        what is relied upon fits what is guaranteed, and then: together with the real modules
 concurrency interleavings against the protocol (phase 2)
@@ -60,11 +61,13 @@ def _stages(
     effort: Literal["quick", "full"],
 ) -> Iterator[Stage]:
     # Imported here: hypothesis, mypy and z3 take a second each, and not every caller gets so far.
-    from pibroch.evals.speceval import concurrency, contract, cost, real_relies, rely, rules, typecheck
+    from pibroch.evals.speceval import concurrency, contract, cost, real_relies, rely, rules, symbolic, typecheck
 
     yield "load", lambda: typecheck.judge(spec, peers=peers)
     yield "rules", lambda: rules.judge(source, spec, phase)
     yield "contract", lambda: contract.judge(source, spec, phase=phase, peers=peers, effort=effort)
+    if effort == "full":
+        yield "symbolic", lambda: symbolic.judge(source, spec, phase=phase)
     if spec.front.cost and effort == "full":
         yield "cost", lambda: cost.judge(source, spec)
     if spec.relies:

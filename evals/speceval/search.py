@@ -33,7 +33,7 @@ class Budget:
 
 
 QUICK = Budget(small=500, random=250, beyond=150, long=0)
-FULL = Budget(small=2_500, random=1_500, beyond=800, long=2_000)
+FULL = Budget(small=2_500, random=4_000, beyond=800, long=2_000)
 
 
 Judge = Callable[[Run], tuple[int, list[Failure]] | None]

@@ -72,6 +72,7 @@ class Walker:
         self.nth, self.near = 0, frozenset[int]()  # calls of a long run's operation; those that are special
         self.tried: set[tuple[int, str]] = set()
         self.decks: dict[tuple[str, Any], list[int]] = {}
+        self.favour: dict[str, int] = {}  # how often an operation is drawn, against the others
 
     # Phases
 
@@ -99,6 +100,7 @@ class Walker:
                 continue
             if beyond and self.source.random() < 0.5:
                 init = self._beyond(self.init, init)
+            self._favour()
             if self.begin(init):
                 for _ in range(self.source.randint(1, longest(self.spec)) if self.unit.view else 40):
                     if not self._drawn(beyond=beyond, count=not beyond):
@@ -106,7 +108,13 @@ class Walker:
                 self.end()
             if not self.operations and self.init is None:
                 return
-        self.strange = False
+        self.strange, self.favour = False, {}
+
+    def _favour(self) -> None:
+        """Half of the runs make some operations often and others rarely (swarm testing, Groce et al., ISSTA 2012): what
+        an operation remembers shows when much happens before it is called again."""
+        shares = (1, 4, 16) if self.source.random() < 0.5 else (1,)
+        self.favour = {name: self.source.choice(shares) for name in self.operations}
 
     def long(self, calls: int) -> None:
         if not self.unit.view:
@@ -260,7 +268,7 @@ class Walker:
         if not names:
             return False
         for attempt in range(6):
-            name = self.source.choice(names)
+            name = self.source.choices(names, [self.favour.get(n, 1) for n in names])[0]
             drawer, operation = self.drawers[name], self.operations[name]
             try:
                 args = drawer.draw(self.picker, self.view)
