@@ -51,7 +51,7 @@ def judge(source: str, spec: Spec) -> StageReport:
             if _breaks(points):
                 ratio = ", ".join(f"{count / bound:.3g}" for _, count, bound in points)
                 message = (
-                    f"{name} grows faster than {meter.text} with {grown}: opcodes {told}; by the bound that is {ratio}, "
+                    f"{name} grows faster than {meter.text} with {grown}: opcodes {told}; by the bound {ratio}, "
                     "which should stay level"
                 )
                 report.findings.append(Finding("cost", "cost", message, line=meter.line, calls=meter.last))

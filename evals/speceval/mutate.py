@@ -24,6 +24,7 @@ from pibroch.evals.speceval.domains import OPTIONS, every
 from pibroch.evals.speceval.mutants import Mutant, mutants
 from pibroch.evals.speceval.search import QUICK, Budget, Search, SpecFault, Trial
 from pibroch.evals.speceval.session import LoadFailed, Outcome, SessionEnded
+from pibroch.evals.speceval.shrink import shrink
 from pibroch.evals.speceval.walker import Walker
 from pibroch.specs.errors import SpecError
 from pibroch.specs.evaluate import ClauseError
@@ -261,7 +262,7 @@ class _Judge:
                     if unit.is_class or operations_of(spec, unit, self.phase):
                         _sequences(Walker(search, unit))
             if search.faults and budget is not _WIDE:
-                run, failure = next(iter(search.faults.values()))
+                run, failure = shrink(search, *next(iter(search.faults.values())))
                 calls = ", ".join(run.written(spec))
                 raise SpecError(spec.path, failure.line, f"the module itself breaks {failure.clause} ({calls}): "
                                                          f"{failure.message}")  # fmt: skip

@@ -31,19 +31,19 @@ def command(
 
     Fails where fewer than 95% of the mutants are killed, or more than 3% are waived in specs/waivers.toml.
     """
-    from pibroch.cli.spec_files import load_all, unknown
+    from pibroch.cli import spec_files
     from pibroch.evals.speceval.mutate import mutate, read_waivers
     from pibroch.project import find_project
 
     project = find_project()
-    specs = load_all()
-    waivers = [row for folder in project.layers("specs") for row in read_waivers(folder / "waivers.toml")]
+    specs = spec_files.load_all()
+    waivers = [row for folder in spec_files.folders() for row in read_waivers(folder / "waivers.toml")]
     if code is not None and len(names) != 1:
         raise InputError("--code is the code of one module: name that one")
     results: list[Mutation] = []
     for name in names:
         if name not in specs:
-            raise unknown(name, specs)
+            raise spec_files.unknown(name, specs)
         files = [project.find("generated", f"{kind}/{name}.py") for kind in ("modules", "schedules")]
         path = code or next((file for file in files if file), None)
         if path is None or not path.is_file():

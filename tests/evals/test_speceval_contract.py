@@ -298,7 +298,8 @@ def test_an_int_that_requires_bounds_needs_no_domain() -> None:
 
 def test_an_endless_loop_costs_processor_time_and_not_the_deadline() -> None:
     spec = function('ensures("P1", result == x)')
-    session = BoundedSession("def f(x: int) -> int:\n    while True:\n        pass\n", spec, deadline_s=3600.0, cpu_s=0.1)
+    code = "def f(x: int) -> int:\n    while True:\n        pass\n"
+    session = BoundedSession(code, spec, deadline_s=3600.0, cpu_s=0.1)
     session.__enter__()
     with pytest.raises(SessionEnded, match="does not end"):
         session.replay("small", [], [("f", [1])])
