@@ -265,5 +265,5 @@ def test_helpers_that_are_code_stand_in_the_skeleton_of_functions() -> None:
     made = skeleton(parse_spec(text, "x.spec.md"))
     assert made.startswith("def _least(n: int) -> int:\n    return n + 1\n\n\ndef take(n: int) -> int:\n")
     assert "S2: return _least(n)\n" in made
-    asks = text.replace("return n + 1", "return unknown(n)")
-    assert "def _least" not in skeleton(parse_spec(asks, "x.spec.md"))
+    asks = text.replace("return n + 1", "return finish([], 1, 1, n)").replace("guar", "library: [pipeline]\nguar", 1)
+    assert "def _least" not in skeleton(parse_spec(asks, "x.spec.md"))  # the library is the judge's
