@@ -164,10 +164,10 @@ def mailbox_show(folder: Path, ident: str) -> str:
 
 
 def mailbox_reply(folder: Path, ident: str, text: str, *, who: str = "", lease_s: float = LEASE_S) -> Path:
-    """Claim, validate and file a reply. Raises `InputError` where it is malformed, late, or somebody else's."""
+    """Claim, validate and file a reply; `who` is recorded with it. Raises `InputError` where it is malformed, late, or
+    somebody else's."""
     ident = find_id(folder, ident)
-    who = who or f"pid {os.getpid()}"
-    with claimed(folder, ident, who=who, lease_s=lease_s):
+    with claimed(folder, ident, who=who or f"pid {os.getpid()}", lease_s=lease_s):
         return file_reply(folder, ident, text, who=who)
 
 

@@ -45,9 +45,9 @@ def mailbox_serve(
             continue
         entry = rows[0]
         tries[entry.id] = tries.get(entry.id, 0) + 1
-        who = f"{exec_cmd.split()[0] if exec_cmd.split() else 'command'} (pid {os.getpid()})"
+        who = Path(exec_cmd.split()[0]).name if exec_cmd.split() else "command"
         try:
-            with claimed(folder, entry.id, who=who, lease_s=timeout_s + 60):
+            with claimed(folder, entry.id, who=f"{who} (pid {os.getpid()})", lease_s=timeout_s + 60):
                 text = _ask(exec_cmd, entry.path, timeout_s)
                 file_reply(folder, entry.id, text, who=who)
         except InputError as error:
