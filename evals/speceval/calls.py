@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from pibroch.evals.speceval.domains import Domain, Env, Extra, domain_of, every
@@ -133,12 +134,12 @@ class Literals:
     def of(cls, source: str) -> Literals:
         ints: set[int] = set()
         texts: set[str] = set()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Constant):
-                if type(node.value) is int and abs(node.value) < 1 << 62:
-                    ints |= {node.value - 1, node.value, node.value + 1}
-                elif type(node.value) is str and len(node.value) < 40:
-                    texts.add(node.value)
+        written = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+        for value in [*written, *_folded(compile(source, "candidate", "exec", dont_inherit=True))]:
+            if type(value) is int and abs(value) < 1 << 62:
+                ints |= {value - 1, value, value + 1}
+            elif type(value) is str and len(value) < 40 and value in written:
+                texts.add(value)
             elif isinstance(node, ast.Compare):
                 ints |= _solutions(node)
         return cls(tuple(sorted(ints)), tuple(sorted(texts)))
@@ -153,3 +154,12 @@ def _solutions(test: ast.Compare) -> set[int]:
         for b in sorted(whole - {a, 0, 1})[:6]:
             made |= {a + b, a - b, a // b, a * b}
     return {n for n in made if abs(n) < 1 << 62}
+
+
+def _folded(code: CodeType) -> Iterator[object]:
+    """Constants of the compiled code: sums and products of literals are worked out there."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _folded(constant)
+        else:
+            yield constant
