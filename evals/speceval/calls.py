@@ -134,13 +134,15 @@ class Literals:
     def of(cls, source: str) -> Literals:
         ints: set[int] = set()
         texts: set[str] = set()
-        written = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+        nodes = list(ast.walk(ast.parse(source)))
+        written = [n.value for n in nodes if isinstance(n, ast.Constant)]
         for value in [*written, *_folded(compile(source, "candidate", "exec", dont_inherit=True))]:
             if type(value) is int and abs(value) < 1 << 62:
                 ints |= {value - 1, value, value + 1}
             elif type(value) is str and len(value) < 40 and value in written:
                 texts.add(value)
-            elif isinstance(node, ast.Compare):
+        for node in nodes:
+            if isinstance(node, ast.Compare):
                 ints |= _solutions(node)
         return cls(tuple(sorted(ints)), tuple(sorted(texts)))
 
