@@ -1,11 +1,13 @@
 """The work of the compute stream: forwards, backwards (whole or split), recomputation, optimizer updates.
 
-Tensors live in the plan's buffers. What autograd keeps between a chunk's forward and backward lives in its `saved`
+Tensors live in the plan's buffers. The generated activation store counts the tasks that still read each of them: the
+last one frees it. What autograd keeps between a chunk's forward and backward lives in its `saved`
 buffer as the graph's edges: the output itself is not held, so its bytes are free as soon as it has been sent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pibroch.runtime.action import Chunk
 from pibroch.runtime.chunk import ChunkModule, WeightQueue
+from pibroch.runtime.generated import load_generated
 from pibroch.runtime.plan import Task
 from pibroch.runtime.program import Program
 from pibroch.runtime.store import Store
@@ -41,6 +44,9 @@ class Compute:
         self._grad_values = grad_values
         self._inputs = {key: _by_peer(c.inputs) for key, c in program.chunks.items()}
         self._outputs = {key: _by_peer(c.outputs) for key, c in program.chunks.items()}
+        self._readers = Counter(b for task in program.tasks.values() for b in self._transient(task.reads))
+        self._make_live = load_generated("activation_store").ActivationStore
+        self._live: Any = self._make_live()
         self._buffers: dict[int, Any] = {}
         self._losses: list[tuple[torch.Tensor, float]] = []
         self._batch: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
@@ -59,9 +65,12 @@ class Compute:
         self._total = total if total is not None else 1.0
         self._losses = []
         self._buffers = {}
+        self._live = self._make_live()
 
     def finish(self) -> float:
         """This device's part of the step's loss, added up in the order of its forwards."""
+        left = [self.program.buffers[b].label for b in self._live.live()]
+        assert not left, f"buffers that no task has freed: {', '.join(left[:3])}"
         self._batch = {}
         self._buffers = {}
         return sum(float(loss) * weight for loss, weight in self._losses)
@@ -69,6 +78,8 @@ class Compute:
     # What communication streams use
 
     def held(self, buffer: int) -> list[torch.Tensor]:
+        """The tensors of a buffer for a send, which has a use of them of its own until `sent`."""
+        self._live.retain(buffer)
         tensors: list[torch.Tensor] = self._buffers[buffer]
         if self.store.device.type == "cuda":
             for t in tensors:
@@ -79,25 +90,26 @@ class Compute:
         if self.store.device.type == "cuda":
             for t in tensors:  # allocated on the receiving stream, but the compute stream uses them last
                 t.record_stream(torch.cuda.default_stream(self.store.device))
-        self._buffers[buffer] = tensors
+        self._put(buffer, tensors)
 
     def allocate(self, buffer: int) -> list[torch.Tensor]:
         specs = self.program.buffers[buffer].tensors
         return [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=self.store.device) for s in specs]
 
-    def free(self, buffer: int) -> None:
-        self._buffers.pop(buffer, None)
+    def sent(self, task: Task) -> None:
+        """The tensors of a send have left."""
+        self._release(task.reads[0])
+        self._release_all(task.reads)
 
     # Tasks
 
     def run(self, task: Task) -> None:
-        """Run one compute task, then free what it is the last to use."""
+        """Run one compute task, then free what it is the last to read."""
         work: dict[str, Callable[[Task], None]] = {
             "F": self._forward, "B": self._backward, "BI": self._backward, "BW": self._weight, "UPDATE": self._update,
         }  # fmt: skip
         work[task.op](task)
-        for b in task.frees:
-            self._buffers.pop(b, None)
+        self._release_all(task.reads)
 
     def _forward(self, task: Task) -> None:
         spec = self.program.chunks[task.chunk]
@@ -108,14 +120,11 @@ class Compute:
         if not spec.recompute:
             saved = writes.pop(0)
             if keep:
-                self._buffers[saved] = kept
+                self._put(saved, kept)
         for b, (_, values) in zip(writes, self._outputs[task.chunk], strict=True):
-            self._buffers[b] = [outputs[v].detach() for v in values]
+            self._put(b, [outputs[v].detach() for v in values])
         if "loss" in outputs:
             self._losses.append((outputs["loss"].detach(), self._loss_weight()))
-        if self._forward_only:
-            for b in self._transient(task.reads):
-                self._buffers.pop(b, None)
 
     def _backward(self, task: Task) -> None:
         spec = self.program.chunks[task.chunk]
@@ -145,9 +154,9 @@ class Compute:
         for _, values in self._inputs[task.chunk]:
             wanted = [v for v in values if v in self._grad_values]
             if wanted:
-                self._buffers[writes.pop(0)] = [_gradient_of(kept.leaves[v]) for v in wanted]
+                self._put(writes.pop(0), [_gradient_of(kept.leaves[v]) for v in wanted])
         if task.op == "BI":
-            self._buffers[writes.pop(0)] = kept.queue
+            self._put(writes.pop(0), kept.queue)
         assert not writes, f"{task}: buffers left unwritten"
         kept.leaves.clear()
         kept.outputs.clear()
@@ -160,6 +169,20 @@ class Compute:
         self.store.optimizers[task.stage].step()
 
     # Pieces
+
+    def _put(self, buffer: int, value: Any) -> None:
+        """Hold what a task has written, until its last reader has ended."""
+        if readers := self._readers[buffer]:
+            self._buffers[buffer] = value
+            self._live.put(buffer, readers)
+
+    def _release(self, buffer: int) -> None:
+        if self._live.release(buffer):
+            del self._buffers[buffer]
+
+    def _release_all(self, reads: Sequence[int]) -> None:
+        for b in self._transient(reads):
+            self._release(b)
 
     def _apply(
         self, task: Task, inputs: dict[str, torch.Tensor], *, grad: bool

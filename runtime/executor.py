@@ -22,6 +22,8 @@ import torch
 
 from pibroch.runtime.comm import Communicator
 from pibroch.runtime.compute import Compute
+from pibroch.runtime.dispatch import Dispatch
+from pibroch.runtime.flight import FlightLog, named
 from pibroch.runtime.plan import Task
 from pibroch.runtime.program import Channel, GroupKey, Program
 from pibroch.runtime.progress import Clock, Progress, Stopped
@@ -65,6 +67,8 @@ class Executor:
         self.pace = pace
         self._link = threading.Lock()
         self._stamp: Any = None
+        self._flight: FlightLog
+        self._dispatch: Dispatch
         self._streams: dict[str, Any] = {}
         if comm.device.type == "cuda":
             names = [name for name in program.streams if name != "compute"]
@@ -87,7 +91,8 @@ class Executor:
         clock = Clock(device=self.comm.device, timed=timed)
         self._stamp = clock.stamp
         report.start = clock.begin()
-        self._run(progress, report, counter, deadline)
+        with FlightLog(self.program, progress, deadline=deadline) as self._flight:
+            self._run(progress, report, counter, deadline)
         if progress.failure is None and clock.cuda:
             torch.cuda.synchronize()
         report.end = time.monotonic()
@@ -100,6 +105,7 @@ class Executor:
 
     def _run(self, progress: Progress, report: StepReport, counter: Any, deadline: float) -> None:
         """Run all streams to their ends, or to the first failure, which `progress` then has."""
+        self._dispatch = Dispatch(self.program, progress)
         threads = [
             threading.Thread(target=self._stream, args=(name, progress, report, counter), name=name, daemon=True)
             for name in self.program.streams
@@ -130,21 +136,23 @@ class Executor:
                 if name == "compute":
                     self._run_compute(ids, progress, report)
                 elif first == "SEND":
-                    self._run_sends(ids, progress, report)
+                    self._run_sends(name, ids, progress, report)
                 elif first == "RECV":
-                    self._run_receives(ids, progress, report, counter)
-                else:
-                    self._run_reductions(ids, progress, report)
+                    self._run_receives(name, ids, progress, report, counter)
+                elif ids:
+                    self._run_reductions(name, ids, progress, report)
             except Stopped:
                 pass
             except BaseException as error:
-                progress.fail(error)
+                progress.fail(named(error))
 
     def _run_compute(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+        record = self._flight.recorder("compute")
         for i in ids:
             task = self.program.tasks[i]
             if task.waits:
                 progress.wait(task.waits)
+            record(i)
             start = self._stamp()
             self.compute.run(task)
             if self.pace is not None:
@@ -152,10 +160,13 @@ class Executor:
             report.events.append((i, start, self._stamp()))
             progress.end(i)
 
-    def _run_sends(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+    def _run_sends(self, name: str, ids: list[int], progress: Progress, report: StepReport) -> None:
+        record, stream = self._flight.recorder(name), self._dispatch.stream(name)
         for n, i in enumerate(ids):
             task = self.program.tasks[i]
-            progress.wait(task.waits)
+            progress.wait(task.waits, stream.announce)
+            stream.launch()
+            record(i)
             channel = Channel(task.device, task.peer, task.payload, task.stream)
             tensors = self.compute.held(task.reads[0])
             start = self._stamp()
@@ -165,21 +176,23 @@ class Executor:
                     _rest(time.monotonic(), link)
                 _rest(time.monotonic(), latency)
             self.comm.send(channel, n * 16, tensors).wait()
-            for b in task.frees:
-                self.compute.free(b)
             del tensors
+            self.compute.sent(task)
             report.events.append((i, start, self._stamp()))
             progress.end(i)
 
-    def _run_receives(self, ids: list[int], progress: Progress, report: StepReport, counter: Any) -> None:
+    def _run_receives(self, name: str, ids: list[int], progress: Progress, report: StepReport, counter: Any) -> None:
+        record, stream = self._flight.recorder(name), self._dispatch.stream(name)
         posted: list[tuple[float, Any, list[torch.Tensor]]] = []
         tasks = [self.program.tasks[i] for i in ids]
         for n, task in enumerate(tasks):
-            while len(posted) < len(tasks) and len(posted) <= n + self.program.recv_window:
+            while len(posted) < len(tasks) and stream.room:
                 ahead = tasks[len(posted)]
                 if len(posted) > n and not progress.ready(ahead.waits):
                     break
-                progress.wait(ahead.waits)
+                progress.wait(ahead.waits, stream.announce)
+                stream.launch()
+                record(ahead.id)
                 start = self._stamp()
                 channel = Channel(ahead.peer, ahead.device, ahead.payload, ahead.stream)
                 tensors = self.compute.allocate(ahead.writes[0])
@@ -189,16 +202,20 @@ class Executor:
                 posted.append((start, work, tensors))
             start, work, tensors = posted[n]
             work.wait()
+            stream.land()
             posted[n] = (0.0, None, [])
             self.compute.hold(task.writes[0], tensors)
             del tensors, work
             report.events.append((ids[n], start, self._stamp()))
             progress.end(ids[n])
 
-    def _run_reductions(self, ids: list[int], progress: Progress, report: StepReport) -> None:
+    def _run_reductions(self, name: str, ids: list[int], progress: Progress, report: StepReport) -> None:
+        record, stream = self._flight.recorder(name), self._dispatch.stream(name)
         for i in ids:
             task = self.program.tasks[i]
-            progress.wait(task.waits)
+            progress.wait(task.waits, stream.announce)
+            stream.launch()
+            record(i)
             start = self._stamp()
             self._reduce(task)
             if self.pace is not None:

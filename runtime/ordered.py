@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pibroch.runtime.executor import Executor, StepReport
+from pibroch.runtime.flight import named
 from pibroch.runtime.plan import Task
 from pibroch.runtime.program import Channel
 from pibroch.runtime.progress import Progress
@@ -30,6 +31,7 @@ class OrderedExecutor(Executor):
 
     def _run(self, progress: Progress, report: StepReport, counter: Any, deadline: float) -> None:
         sent = dict.fromkeys(self.program.streams, 0)
+        record = {name: self._flight.recorder(name) for name in self.program.streams}
         ahead: deque[Any] = deque()
         try:
             with contextlib.ExitStack() as stack:
@@ -39,6 +41,7 @@ class OrderedExecutor(Executor):
                     task = self.program.tasks[i]
                     with self._on(task.stream):
                         progress.wait(task.waits)
+                        record[task.stream](i)
                         start = self._stamp()
                         self._launch(task, sent[task.stream], counter)
                         report.events.append((i, start, self._stamp()))
@@ -49,7 +52,7 @@ class OrderedExecutor(Executor):
                         if len(ahead) > AHEAD:
                             ahead.popleft().synchronize()
         except BaseException as error:
-            progress.fail(error)
+            progress.fail(named(error))
 
     def _on(self, name: str) -> contextlib.AbstractContextManager[Any]:
         stream = self._streams.get(name)
@@ -61,8 +64,7 @@ class OrderedExecutor(Executor):
         if task.op == "SEND":
             channel = Channel(task.device, task.peer, task.payload, task.stream)
             self.comm.send(channel, tag, self.compute.held(task.reads[0])).wait()
-            for b in task.frees:
-                self.compute.free(b)
+            self.compute.sent(task)
         elif task.op == "RECV":
             channel = Channel(task.peer, task.device, task.payload, task.stream)
             tensors = self.compute.allocate(task.writes[0])

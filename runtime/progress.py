@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class Progress:
     def __init__(self, *, deadline: float, device: torch.device) -> None:
         self._ended: dict[int, torch.cuda.Event | None] = {}
         self._lock = threading.Lock()
-        self._gates: dict[int, list[threading.Lock]] = {}  # one per waiting stream: nobody else is woken
+        self._gates: dict[int, list[tuple[threading.Lock, Callable[[], None] | None]]] = {}  # one per waiting stream
         self._cuda = device.type == "cuda"
         self._until = time.monotonic() + deadline
         self.failure: BaseException | None = None
@@ -38,34 +38,45 @@ class Progress:
         with self._lock:
             self._ended[task] = event
             gates = self._gates.pop(task, ())
-        for gate in gates:
+        for _, announce in gates:
+            if announce is not None:
+                announce()
+        for gate, _ in gates:
             gate.release()
 
     def ready(self, tasks: Iterable[int]) -> bool:
         return all(t in self._ended for t in tasks)
 
-    def wait(self, tasks: Iterable[int]) -> None:
-        """Block until all have ended. Raises `Stopped` after a failure elsewhere, `TimeoutError` at the deadline."""
+    def wait(self, tasks: Sequence[int], announce: Callable[[], None] | None = None) -> None:
+        """Block until all have ended. Raises `Stopped` after a failure elsewhere, `TimeoutError` at the deadline.
+
+        `announce` is called once when all have ended: by the stream that ends the one waited for last, before it wakes
+        any stream that waits for that one, or here where all had ended already.
+        """
+        announced = False
         for task in tasks:
-            if task not in self._ended:
-                self._wait(task)
+            announced = task not in self._ended and self._wait(task, announce if task == tasks[-1] else None)
             event = self._ended[task]
             if event is not None:
                 torch.cuda.current_stream().wait_event(event)
+        if announce is not None and not announced:
+            announce()
 
-    def _wait(self, task: int) -> None:
+    def _wait(self, task: int, announce: Callable[[], None] | None) -> bool:
+        """Block until one task has ended. Whether this stream was woken, so that `announce` was called."""
         gate = threading.Lock()
         gate.acquire()
         with self._lock:
             if task in self._ended:
-                return
+                return False
             if self.failure is not None:
                 raise Stopped
-            self._gates.setdefault(task, []).append(gate)
+            self._gates.setdefault(task, []).append((gate, announce))
         if not gate.acquire(timeout=max(0.0, self._until - time.monotonic())):
             raise TimeoutError(f"task {task} had not ended at the deadline")
         if task not in self._ended:
             raise Stopped
+        return True
 
     def event(self, task: int) -> torch.cuda.Event | None:
         """The CUDA event of a task that has ended."""
@@ -75,7 +86,7 @@ class Progress:
         with self._lock:
             if self.failure is None:
                 self.failure = error
-            gates = [gate for waiting in self._gates.values() for gate in waiting]
+            gates = [gate for waiting in self._gates.values() for gate, _ in waiting]
             self._gates.clear()
         for gate in gates:
             gate.release()
