@@ -87,20 +87,28 @@ def judged(trainer: Trainer, *, seed: int, samples: int | None = None) -> Verdic
 
 
 def train(trainer: Trainer, *, steps: int, samples: int | None = None, every: int | None = None) -> dict[str, Any]:
-    """Steps on fresh batches from the initial weights: `losses`, `step_s` (median) and `tokens_per_s`."""
+    """Steps on fresh batches from the initial weights: `losses`, `step_s` (median), `tokens_per_s`, and the steps at
+    which training had slowed (`slowed`)."""
+    from pibroch.runtime.monitor import SlowdownMonitor
+
     size = samples or trainer.batch_size
     losses: list[float] = []
     seconds: list[float] = []
     tokens = 0
+    monitor = SlowdownMonitor()
+    slowed: list[int] = []
     for step in range(steps):
         result = trainer.step(trainer.workload.batch(size, step))
         losses.append(result.loss)
         seconds.append(result.seconds)
         tokens = result.tokens
+        if step >= WARMUP and (told := monitor.step(tokens, result.seconds)) is not None:
+            slowed.append(step)
+            say(f"step {step:4d}  {told}")
         if every and (step % every == 0 or step == steps - 1):
             say(f"step {step:4d}  loss {result.loss:.4f}")
     usual = statistics.median(seconds[WARMUP:] or seconds)
-    return {"steps": steps, "losses": losses, "step_s": usual, "tokens_per_s": tokens / usual}
+    return {"steps": steps, "losses": losses, "step_s": usual, "tokens_per_s": tokens / usual, "slowed": slowed}
 
 
 def equivalence_row(verdict: Verdict) -> dict[str, Any]:
