@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pibroch.agents.lm.base import LanguageModel, ReplyError, Request, digest, fenced_block, finish
 from pibroch.agents.lm.replay import ReplayMiss
+from pibroch.agents.lm.together import at_once, together
 from pibroch.agents.lock import LockEntry, Reviewed, sha256
 from pibroch.agents.module_task import feedback_text, has_state, skeleton, task
 from pibroch.agents.prompt_files import prompt_hashes
@@ -56,6 +58,7 @@ class Track:
     attempts: int = 0
     feedback: list[list[Finding]] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    asked: str = ""  # a reply that came before it was its turn
     reply: str = ""
     source: str | None = None
     sequential: str | None = None
@@ -165,6 +168,9 @@ class Loop:
     def run(self) -> None:
         """Fill `written`. Raises `Refused`."""
         first, second = (self.start(1, sample) for sample in SAMPLES)
+        if at_once(self.lm):
+            calls = [partial(self._ask, track, []) for track in (first, second)]
+            first.asked, second.asked = together(calls, lm=self.lm, deadline_s=DEADLINE_S)
         self.go(first)
         self.go(second)
         self._agree(first, second)
@@ -189,7 +195,7 @@ class Loop:
     def go(self, track: Track, told: list[Finding] | None = None) -> str:
         """Ask and judge until a candidate passes; `told` is feedback on the last one. Raises `Refused` at the limit."""
         findings, track.source = list(told or []), None
-        while track.attempts < self.attempts:
+        while track.asked or track.attempts < self.attempts:
             try:
                 source, findings = self._try(track, findings)
             except ReplayMiss as error:
@@ -209,7 +215,7 @@ class Loop:
 
     def _try(self, track: Track, told: list[Finding]) -> tuple[str, list[Finding]]:
         """One request and its judgement: the source and what is wrong with it."""
-        reply = self._ask(track, told)
+        reply, track.asked = track.asked or self._ask(track, told), ""
         repeated = reply in track.seen
         track.reply = reply
         track.seen.add(reply)
