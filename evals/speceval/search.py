@@ -32,7 +32,7 @@ class Budget:
     long: int
 
 
-QUICK = Budget(small=500, random=250, beyond=150, long=0)
+QUICK = Budget(small=900, random=400, beyond=150, long=0)
 FULL = Budget(small=2_500, random=4_000, beyond=800, long=2_000)
 
 
