@@ -13,6 +13,7 @@ from pibroch.agents.intent import Intent
 from pibroch.runtime.costs import AnalyticCosts, Costs
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
+from pibroch.runtime.generated import load_generated
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
@@ -95,12 +96,12 @@ def plan_schedule(
             f"nothing fits {limit} bytes per device: the least is {least.peak} bytes with {least.candidate}; "
             "raise the bound, or ask for more stages or fewer microbatches"
         )
-    ranked = sorted(fitting, key=lambda s: _key(s, intent))
+    ranked = _ranked(fitting, intent)
     best = next((s for s in ranked if not verify(s.plan, model=model)), None)
     if best is None:
         first = verify(ranked[0].plan, model=model)[0]
         raise InputError(f"{ranked[0].candidate} cannot be proven: {first.message}")
-    others = [s for s in sorted(scored, key=lambda s: _key(s, intent)) if s is not best]
+    others = [s for s in _ranked(scored, intent) if s is not best]
     return PlannedSchedule(
         schedule=best.schedule,
         family=best.candidate.family,
@@ -114,6 +115,19 @@ def _score(candidate: Candidate, model: ModelSpec, costs: Costs) -> _Scored:
     schedule = candidate.build()
     plan = lower(schedule, model)
     return _Scored(candidate, schedule, plan, simulate(plan, costs))
+
+
+def _ranked(scored: list[_Scored], intent: Intent) -> list[_Scored]:
+    """Best first: those that no other beats in time and memory at once, then the others."""
+    ordered = sorted(scored, key=lambda s: _key(s, intent))
+    front = load_generated("pareto").front([_objectives(s) for s in ordered])
+    rest = sorted(set(range(len(ordered))) - set(front))
+    return [ordered[i] for i in (*front, *rest)]
+
+
+def _objectives(s: _Scored) -> list[int]:
+    """To be minimised: time per microbatch, to six digits as in `_key`, and peak bytes."""
+    return [round(float(f"{s.per_microbatch:.6g}") * 1e12), s.peak]
 
 
 def _key(s: _Scored, intent: Intent) -> tuple[float, ...]:

@@ -51,6 +51,7 @@ class Compute:
         self._losses: list[tuple[torch.Tensor, float]] = []
         self._batch: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
         self._step, self._total, self._forward_only = 0, 1.0, False
+        self._sizes: Callable[[int, int], list[int]] = load_generated("microbatch_sizes").sizes
 
     def begin(
         self, batches: Mapping[int, Mapping[str, torch.Tensor]], *, step: int, total: float | None, forward_only: bool
@@ -59,7 +60,7 @@ class Compute:
         m = self.program.microbatches
         self._batch = {}
         for replica, batch in batches.items():
-            pieces = {name: leaf.tensor_split(m) for name, leaf in batch.items()}
+            pieces = {name: leaf.split(self._sizes(leaf.shape[0], m)) for name, leaf in batch.items()}
             self._batch.update({(replica, mb): {name: pieces[name][mb] for name in pieces} for mb in range(m)})
         self._step, self._forward_only = step, forward_only
         self._total = total if total is not None else 1.0

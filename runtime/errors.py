@@ -30,3 +30,4 @@ class WorkerError(PibrochError):
     """A worker or peer died, or a deadline passed; the message names the rank."""
 
     exit_code = 4
+    advice: str = ""  # what to do, where the event policy says so

@@ -3,13 +3,13 @@
 Requires a plan that verifies (V5): its tasks have an order in which each transfer's two ends, and all members of a
 reduction, start together.
 Ensures that order, the same on all devices: by depth in the wait graph, at equal depth transfers first, then compute,
-then reductions, so that reductions never stand before what other devices wait for.
+then reductions, so that reductions never stand before what other devices wait for; among equals, the one that most
+others wait for first (the ready queue of `specs/modules/ready_queue.spec.md`).
 """
 
 from __future__ import annotations
 
-import heapq
-
+from pibroch.runtime.generated import load_generated
 from pibroch.runtime.plan import Plan
 
 _FIRST = {"SEND": 0, "RECV": 0, "REDUCE": 2}
@@ -30,26 +30,43 @@ def launch_order(plan: Plan) -> dict[int, list[int]]:
                 if previous >= 0:
                     before[unit[i]].add(unit[previous])
                 previous = i
-    after: dict[int, list[int]] = {u: [] for u in members}
+    depth = _depths(before)
+    lanes = sorted({(depth[u], _FIRST.get(plan.tasks[u].op, 1)) for u in depth})
+    lane = {key: n for n, key in enumerate(lanes)}
+    by_depth = sorted(depth, key=lambda u: (depth[u], u))  # the queue wants what is waited for to come first
+    number = {u: n for n, u in enumerate(by_depth)}
+    queue = load_generated("ready_queue").ReadyQueue(
+        [sorted(number[w] for w in before[u]) for u in by_depth],
+        [lane[depth[u], _FIRST.get(plan.tasks[u].op, 1)] for u in by_depth],
+    )
+    order: dict[int, list[int]] = {d: [] for d in plan.streams}
+    launched = 0
+    for stream in range(len(lanes)):
+        while (n := queue.take(stream)) is not None:
+            for i in members[by_depth[n]]:
+                order[plan.tasks[i].device].append(i)
+                launched += 1
+            queue.finish(n)
+    assert launched == len(plan.tasks), "the plan's wait graph has a cycle (V5)"
+    return order
+
+
+def _depths(before: dict[int, set[int]]) -> dict[int, int]:
+    """The longest chain of waits before each unit; what waits on a circle has none."""
+    after: dict[int, list[int]] = {u: [] for u in before}
     for u, others in before.items():
         for other in others:
             after[other].append(u)
     missing = {u: len(others) for u, others in before.items()}
-    heap = [(0, _FIRST.get(plan.tasks[u].op, 1), u) for u, n in missing.items() if not n]
-    heapq.heapify(heap)
-    order: dict[int, list[int]] = {d: [] for d in plan.streams}
-    launched = 0
-    while heap:
-        depth, _, u = heapq.heappop(heap)
-        for i in members[u]:
-            order[plan.tasks[i].device].append(i)
-            launched += 1
+    depth = {u: 0 for u, n in missing.items() if not n}
+    ready = list(depth)
+    for u in ready:
         for v in after[u]:
+            depth[v] = max(depth.get(v, 0), depth[u] + 1)
             missing[v] -= 1
-            if not missing[v]:  # popped by depth: the last predecessor is the deepest
-                heapq.heappush(heap, (depth + 1, _FIRST.get(plan.tasks[v].op, 1), v))
-    assert launched == len(plan.tasks), "the plan's wait graph has a cycle (V5)"
-    return order
+            if not missing[v]:
+                ready.append(v)
+    return {u: depth[u] for u in ready}
 
 
 def _units(plan: Plan) -> list[int]:

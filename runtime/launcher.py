@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 
 from pibroch.runtime import process
 from pibroch.runtime.errors import InputError, MissingError, PibrochError, WorkerError
+from pibroch.runtime.failures import FAILURES
 from pibroch.runtime.messages import Frame, Frames, decode, encode
 from pibroch.runtime.process import Failure
 
@@ -121,7 +122,9 @@ class Gather:
         failed = next(iter(self._failures.items()), None)
         also = f"; {_named(*failed)}" if failed else ""
         error: PibrochError
+        kind = "timeout"
         if self._dead:
+            kind = "process_died"
             causes = [f"rank {rank} died{f' ({how})' if how else ''}" for rank, how in sorted(self._dead.items())]
             error = WorkerError(f"{', '.join(causes)} during {self.method}{also}")
             shown = sorted(self._dead)
@@ -134,7 +137,7 @@ class Gather:
             rank, failure = failed
             kinds: dict[str, type[PibrochError]] = {"input": InputError, "missing": MissingError}
             error = kinds[failure.kind](failure.message) if failure.kind in kinds else WorkerError(_named(*failed))
-            shown = [rank]
+            shown, kind = [rank], "exception"
         elif late:
             error = WorkerError(f"{_ranks(late)} did not answer {self.method} within {self._seconds:g} s")
             shown = late
@@ -142,6 +145,8 @@ class Gather:
             return None
         said = [f"rank {rank} wrote:\n{text}" for rank in shown if (text := output(rank).strip())]
         error.detail = "\n".join([*traces, *said])
+        if isinstance(error, WorkerError):
+            FAILURES.advise(error, kind, shown)
         return error
 
     def values(self) -> list[Any]:

@@ -12,6 +12,7 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.launcher import Launcher
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.program import groups_of
+from pibroch.runtime.watch import Watch
 
 START_DEADLINE = 120.0  # a cold start imports torch in every process, on a machine that may be busy
 
@@ -23,6 +24,7 @@ class Pool:
         self.launcher = launcher
         self.ranks = ranks
         self.deadline = deadline
+        self.watch = Watch()
         start = max(deadline, START_DEADLINE)
         launcher.start(ranks, deadline=start)
         try:
@@ -32,6 +34,7 @@ class Pool:
             raise
 
     def call(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
+        self.watch.record(method)
         return self.launcher.call(method, args, deadline=self.deadline)
 
     def ensure_groups(self, plan: Plan) -> int:

@@ -17,11 +17,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pibroch.agents.lm.base import LMError, Reply, Request, Usage
 from pibroch.runtime.errors import InputError, MissingError
+from pibroch.runtime.generated import load_generated
 
 log = logging.getLogger("pibroch.lm")
 DEFAULT_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
 TRIES = 3
+BASE_MS, LIMIT_MS = 1_000, 30_000  # of the pauses between tries
 _RETRIED = (408, 409, 429, 500, 502, 503, 504)
 
 
@@ -31,6 +33,15 @@ def resolve_base_url() -> str:
     if first and second and first != second:
         raise InputError("OPENAI_BASE_URL and OPENAI_API_BASE name different endpoints: unset one")
     return first or second or DEFAULT_URL
+
+
+def _pause_s(attempt: int) -> float:
+    """Seconds before the try after `attempt`. A tree whose modules are still to be generated waits the longest."""
+    try:
+        ms: int = load_generated("retry_delay").delay_ms(attempt, BASE_MS, LIMIT_MS)
+    except InputError:
+        ms = LIMIT_MS
+    return ms / 1000
 
 
 def shown(url: str) -> str:
@@ -68,7 +79,7 @@ class OpenAIModel:
             last, again = outcome
             if not again:
                 raise LMError(f"{self.name} at {shown(self.base_url)}: {last}")
-            pause = min(2.0**attempt * (0.5 + random.random() / 2), max(0.0, ends - time.monotonic()))
+            pause = min(_pause_s(attempt) * (0.5 + random.random() / 2), max(0.0, ends - time.monotonic()))
             if attempt + 1 < self.tries:
                 time.sleep(pause)
         if time.monotonic() >= ends:

@@ -94,6 +94,8 @@ def run_cli(args: list[str]) -> int:
             except OSError:
                 _drop_stdout()  # it may be what failed; the message below is said in any case
         print(f"pibroch: {message}", file=sys.stderr, flush=True)
+        if advice := getattr(error, "advice", ""):
+            print(f"pibroch: advice: {advice}", file=sys.stderr, flush=True)
         return code
 
 

@@ -11,10 +11,12 @@ one, else what `cut` gives, else one. Where: at `cut`, else balanced by cost.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 
 from pibroch.runtime.action import Chunk
 from pibroch.runtime.dag import Dag, invalid
 from pibroch.runtime.directives import Cut, Order, Recompute, Replicate
+from pibroch.runtime.generated import load_generated
 from pibroch.runtime.passes.filters import check_tags, matches_layer, stages_of
 from pibroch.runtime.plan import ChunkSpec
 from pibroch.runtime.words import count
@@ -148,12 +150,8 @@ def _bucket_cuts(dag: Dag) -> set[int]:
                 sum(dag.model.params[p].nbytes for p in dag.model.layers[i].params if dag.model.params[p].trainable)
                 for i in range(whole.start, whole.stop)
             ]
-            held, rest = 0, sum(sizes)
-            for offset, size in enumerate(sizes[:-1]):
-                held, rest = held + size, rest - size
-                if held >= d.bucket_size * MB and rest >= d.bucket_size * MB:
-                    cuts.add(whole.start + offset + 1)
-                    held = 0
+            floor = ceil(d.bucket_size * MB)  # sizes are whole bytes
+            cuts |= {whole.start + offset for offset in load_generated("bucket_packer").cuts(sizes, floor)}
     return cuts
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rows_clock import clock, draw, inflight
 
-from pibroch.runtime import families
+import pibroch
 from pibroch.runtime.directives import Order, Place, Replicate, Schedule, parse_schedule
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import FAMILIES, build, excluded, rows
+from pibroch.specs.parse import load_spec
 
+SPECS = Path(pibroch.__file__).parent / "specs" / "schedules"
 UNIT = {"F": 1, "B": 2, "BI": 1, "BW": 1}
 
 
@@ -93,19 +96,18 @@ def test_every_cell_runs_each_chunk_once(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("builder", "p", "m", "v"),
+    ("family", "module", "p", "m", "v"),
     [
-        (families.gpipe, 3, 3, 1),
-        (families.one_f_one_b, 3, 4, 1),
-        (families.interleaved, 2, 2, 2),
-        (families.zb_h1, 3, 4, 1),
+        ("gpipe", "gpipe", 3, 3, 1),
+        ("1f1b", "one_f_one_b", 3, 4, 1),
+        ("interleaved", "interleaved", 2, 2, 2),
+        ("zb-h1", "zb_h1", 3, 4, 1),
     ],
 )
-def test_docstrings_draw_the_builders_timeline(
-    builder: Callable[[int, int, int], list[families.Row]], p: int, m: int, v: int
-) -> None:
-    drawn = [line.strip() for line in (builder.__doc__ or "").splitlines() if " | " in line]
-    assert drawn == draw(builder(p, m, v), unit=UNIT, stages=v > 1)
+def test_specs_draw_the_families_timeline(family: str, module: str, p: int, m: int, v: int) -> None:
+    spec = load_spec(SPECS / f"{module}.spec.md")
+    drawn = [line.strip() for line in spec.sections["intent"].splitlines() if " | " in line]
+    assert drawn == draw(rows(family, devices=p, microbatches=m, stages_per_device=v), unit=UNIT, stages=v > 1)
 
 
 def test_build_places_stages_and_replicas() -> None:
