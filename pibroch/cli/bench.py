@@ -10,7 +10,7 @@ import typer
 from pibroch.cli.common import Json, finish, say
 
 NAME = "bench"
-Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules"]
+Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules", "specs"]
 
 
 def command(
@@ -23,7 +23,8 @@ def command(
         str | None, typer.Option("--lm", help="modules: the model that writes them.", show_default=False)
     ] = None,
     names: Annotated[
-        str | None, typer.Option("--names", help="modules: which, by commas; `small` for six.", show_default="all")
+        str | None,
+        typer.Option("--names", help="modules, specs: which, by commas; `small` for six.", show_default="all"),
     ] = None,
     tries: Annotated[int, typer.Option("--tries", min=1, help="modules: independent tries of each.")] = 3,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="modules: the loop's limit.")] = 10,
@@ -32,18 +33,23 @@ def command(
 ) -> None:
     """Measure: equivalence with the single process over the grid of families; step time and memory against
     torch.distributed.pipelining; reload on warm workers; scale of lower, verify and simulate; emulated against
-    simulated step times; how often a model writes a module that passes."""
+    simulated step times; how often a model writes a module that passes; time of `spec check` and of `regenerate`
+    without a model."""
     if name == "modules":
         _modules(lm, names, tries, attempts, single_shot, as_json)
         return
     module = import_module(f"pibroch.evals.bench_{name}")
     options: dict[str, Any] = {"progress": say}
     if launcher is not None:
-        if name == "scale":
-            raise typer.BadParameter("scale starts no workers: it takes no --launcher")
+        if name in ("scale", "specs"):
+            raise typer.BadParameter(f"{name} starts no workers: it takes no --launcher")
         options["launcher"] = launcher
     if quick:
         options |= _quick(name, module)
+    if names is not None:
+        if name != "specs":
+            raise typer.BadParameter(f"{name} takes no --names")
+        options["names"] = [part.strip() for part in names.split(",")]
     result = module.run(**options)
     finish({"ok": True, "bench": name, **result}, module.report(result), as_json=as_json)
 
@@ -80,4 +86,6 @@ def _quick(name: str, module: Any) -> dict[str, Any]:
         return {"profiles": ["equal-8"], "steps": 1}
     if name == "scale":
         return {"quick": True}
+    if name == "specs":
+        return {"names": module.QUICK}
     raise typer.BadParameter(f"{name} is short: it takes no --quick")
