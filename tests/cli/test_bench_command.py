@@ -20,7 +20,7 @@ def test_each_bench_takes_what_the_command_passes(name: str) -> None:
     module = import_module(f"pibroch.evals.bench_{name}")
     taken = inspect.signature(module.run).parameters
     assert "progress" in taken
-    assert ("launcher" in taken) == (name != "scale")
+    assert ("launcher" in taken) == (name not in ("scale", "specs"))
     assert callable(module.report)
 
 
