@@ -12,15 +12,19 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pibroch.generated
 import pibroch.specs
 from pibroch.specs.store import load_all, order
 
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
 TOKENIZER = "cl100k_base"
 
 
-def encoder():  # type: ignore[no-untyped-def]
+def encoder() -> Encoding:
     """The tokenizer, from litellm's copy; litellm itself is not imported, for it asks the network at once."""
     found = find_spec("litellm")
     assert found is not None, "pip install litellm"
