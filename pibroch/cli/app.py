@@ -31,7 +31,7 @@ from pibroch.cli import (
     spec,
     view,
 )
-from pibroch.runtime.errors import AnnotationWarning, InputError, PibrochError
+from pibroch.runtime.errors import AnnotationWarning, InputError, PibrochError, WorkerError
 from pibroch.specs.errors import SpecError
 
 app = typer.Typer(
@@ -94,8 +94,6 @@ def run_cli(args: list[str]) -> int:
             except OSError:
                 _drop_stdout()  # it may be what failed; the message below is said in any case
         print(f"pibroch: {message}", file=sys.stderr, flush=True)
-        if advice := getattr(error, "advice", ""):
-            print(f"pibroch: advice: {advice}", file=sys.stderr, flush=True)
         return code
 
 
@@ -147,7 +145,8 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, SpecError):
         return "input", str(error), 1
     if isinstance(error, PibrochError):
-        return _KINDS.get(error.exit_code, "input"), str(error), error.exit_code
+        advice = f" (advice: {error.advice})" if isinstance(error, WorkerError) and error.advice else ""
+        return _KINDS.get(error.exit_code, "input"), f"{error}{advice}", error.exit_code
     if isinstance(error, OSError) and error.errno in _OS_REASONS:
         where = f"{error.filename}: " if error.filename else ""
         return "input", f"{where}{error.strerror}: {_OS_REASONS[error.errno]}", 1

@@ -138,7 +138,7 @@ def test_a_conversation_ends_in_a_verified_schedule(
 def test_a_corrupted_reply_is_refused(model: ModelSpec, tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
     shutil.copytree(CONVERSATIONS, folder)
-    for file in folder.iterdir():
+    for file in folder.glob("*.json"):
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('\\"devices\\": [1', '\\"devices\\": [0'), encoding="utf-8")
     try:

@@ -96,7 +96,8 @@ class Case:
 
 
 def worker(name: str, args: list[str], number: signal.Signals, words: list[str]) -> Case:
-    return Case(name, [*args, *SLOW], 4, ["rank ", *words, "during step"], MID_STEP, signal_worker(number))
+    said = ["rank ", *words, "during step", "(advice: retry"]
+    return Case(name, [*args, *SLOW], 4, said, MID_STEP, signal_worker(number))
 
 
 def ended(name: str, args: list[str], number: signal.Signals) -> Case:
