@@ -27,6 +27,16 @@ class WriteSequential(dspy.Signature):  # type: ignore[misc]
     reply: str = dspy.OutputField(desc="one fenced block")
 
 
+class WriteShort(dspy.Signature):  # type: ignore[misc]
+    """Phase 1 for a small model."""
+
+    task: str = dspy.InputField(desc="Task")
+    tests: str = dspy.InputField(desc="It must pass")
+    previous: str = dspy.InputField(desc="Your last code")
+    feedback: str = dspy.InputField(desc="It is wrong, mend it")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
 class WriteConcurrent(dspy.Signature):  # type: ignore[misc]
     """Phase 2."""
 

@@ -78,14 +78,14 @@ def skeleton(spec: Spec, phase: int = 1) -> str:
     names = written_now(spec, phase)
     plain = not has_state(spec)
     intent = spec.sections["intent"] if len(names) == 1 and plain else ""  # told where it is read best
-    private = _private(spec) if plain else {}
-    parts += [_renamed(spec.helpers[name].source, private) for name in private]
+    private = private_helpers(spec) if plain else {}
+    parts += [renamed(spec.helpers[name].source, private) for name in private]
     for unit in spec.units:
-        parts += [_class(unit)] if unit.is_class else [_renamed(p, private) for p in _functions(unit, names, intent)]
+        parts += [_class(unit)] if unit.is_class else [renamed(p, private) for p in _functions(unit, names, intent)]
     return "\n\n\n".join(parts) + "\n"
 
 
-def _private(spec: Spec) -> dict[str, str]:
+def private_helpers(spec: Spec) -> dict[str, str]:
     """Helpers of the block that are code as they stand, with the names that they get in a module."""
     known = {*spec.helpers, *dir(builtins)}
     used = {
@@ -101,7 +101,8 @@ def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _renamed(code: str, names: Mapping[str, str]) -> str:
+def renamed(code: str, names: Mapping[str, str]) -> str:
+    """Code whose calls of helpers have the names that those get in a module."""
     pattern = "|".join(rf"(?<![\w.]){re.escape(name)}(?=\()" for name in names)
     return re.sub(pattern, lambda match: names[match[0]], code) if names else code
 
@@ -128,7 +129,7 @@ def feedback_text(findings: Sequence[Finding], spec: Spec, source: str) -> str:
 
 def _words(spec: Spec) -> str:
     """The helpers that the skeleton does not have, which define words of the conditions, and the block's comments."""
-    private = _private(spec)
+    private = private_helpers(spec)
     code = "\n\n".join(helper.source for name, helper in spec.helpers.items() if name not in private)
     tokens = tokenize.generate_tokens(io.StringIO(spec.block).readline)
     notes = [f"- {t.string.lstrip('# ')}" for t in tokens if t.type == tokenize.COMMENT]
@@ -215,13 +216,13 @@ def conditions(operation: Operation) -> list[str]:
     rows = [f"Given {clause.text}" for clause in operation.of("requires")]
     rows += [f"{clause.id}: wait until {clause.text}" for clause in operation.of("when")]
     rows += [f"{clause.id}: raise {clause.exception} if {clause.text}" for clause in operation.of("raises")]
-    rows += [f"{clause.id}: {_ensured(clause)}" for clause in operation.of("ensures")]
+    rows += [f"{clause.id}: {ensured(clause)}" for clause in operation.of("ensures")]
     if operation.modifies:
         rows.append(f"Change no other field than {', '.join(operation.modifies)}")
     return rows
 
 
-def _ensured(clause: Clause) -> str:
+def ensured(clause: Clause) -> str:
     """`return X` for `result == X`, which small models understand better, else `ensure C`."""
     tree = clause.tree
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):

@@ -15,6 +15,7 @@ from pibroch.agents.lm.base import LanguageModel, ReplyError, Request, digest, f
 from pibroch.agents.lm.replay import ReplayMiss
 from pibroch.agents.lm.together import at_once, together
 from pibroch.agents.lock import LockEntry, Reviewed, sha256
+from pibroch.agents.module_small import assertions, short_task, suits, wrong
 from pibroch.agents.module_task import feedback_text, has_state, skeleton, task
 from pibroch.agents.prompt_files import prompt_hashes
 from pibroch.agents.reviewer import Reviewer, ReviewFailed
@@ -246,13 +247,16 @@ class Loop:
     def _ask(self, track: Track, told: list[Finding]) -> str:
         # Imported here: DSPy takes seconds, and not every user of this module asks a model.
         from pibroch.agents.lm.dspy_engine import call
-        from pibroch.agents.module_dspy import Instructed, WriteConcurrent, WriteSequential
+        from pibroch.agents.module_dspy import Instructed, WriteConcurrent, WriteSequential, WriteShort
 
         track.attempts += 1
         spec, phase = self.spec, track.phase
-        names = self._prompts_of(phase)
-        given = task(spec, phase)
-        if phase == 1:
+        short = suits(spec, phase, self.lm)
+        names = ("module_small",) if short else self._prompts_of(phase)
+        given = {} if short else task(spec, phase)
+        if short:
+            given["task"] = short_task(spec)
+        elif phase == 1:
             given["skeleton"] = f"```python\n{skeleton(spec).rstrip()}\n```"
         else:
             given.pop("words")
@@ -264,13 +268,19 @@ class Loop:
             previous_hash=digest([track.reply, track.sequential]), max_tokens=16384, blocks=("python",),
         )  # fmt: skip
         self.say(f"{spec.module}, {track.name}, attempt {track.attempts}: asking {self.lm.name}")
-        signature = WriteSequential if phase == 1 else WriteConcurrent
-        anew = any(row.clause == REPEATED for row in told)  # who is stuck starts afresh, knowing what went wrong
-        _, reply, _ = call(
-            Instructed(signature, names, self.prompts), self.lm, request, **given,
-            previous="" if anew or not told else track.reply, feedback="" if anew else self._feedback(track, told),
-            mind=self._feedback(track, told[:1]) if anew else "", now=NOW,
-        )  # fmt: skip
+        if short:
+            signature, stages = WriteShort, {row.stage for row in told}
+            afresh = "reply" in stages or (track.attempts % 2 == 1 and "review" not in stages)
+            given["tests"] = assertions(track.feedback, spec) if afresh else ""
+            given["previous"] = "" if afresh else f"```python\n{_code(track.reply)}\n```"
+            given["feedback"] = "" if afresh else wrong(told, spec, _code(track.reply))
+        else:
+            signature = WriteSequential if phase == 1 else WriteConcurrent
+            anew = any(row.clause == REPEATED for row in told)  # who is stuck starts afresh, knowing what went wrong
+            given["previous"] = "" if anew or not told else track.reply
+            given["feedback"] = "" if anew else self._feedback(track, told)
+            given |= {"mind": self._feedback(track, told[:1]) if anew else "", "now": NOW}
+        _, reply, _ = call(Instructed(signature, names, self.prompts), self.lm, request, **given)
         self._answered(names, reply.model, reply.who, reply.stale)
         return reply.text
 
