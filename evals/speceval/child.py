@@ -35,6 +35,7 @@ from typing import Any
 
 from pibroch.evals.lockup import lock_up
 from pibroch.evals.speceval import child_load, child_shim
+from pibroch.evals.speceval.child_static import Static
 from pibroch.evals.speceval.wire import pack, unpack
 
 FILE = child_load.FILE
@@ -80,6 +81,9 @@ class Child:
         self.around_ask: Callable[[str, list[Any], Callable[[], Any]], Any] | None = None
         self.code: CodeType | None = None
         self.scope: dict[str, Any] = {}
+        self.static: Static | None = None
+        self.spoil = False  # whether what a view gives is overwritten
+        self.watch_static: bool = setup["static"]
         self.unit: dict[str, Any] = {"class": False, "view": False}
         self.instance: Any = None
         self.index = 0
@@ -122,7 +126,9 @@ class Child:
         return child_load.run_source(self.code, self.offered)
 
     def _load(self) -> None:
-        self.scope = self.load()
+        self.scope, self.static = self.load(), None
+        if self.watch_static and any(unit["class"] or not unit["view"] for unit in self.units.values()):
+            self.static = Static(self.scope, FILE)
 
     def fresh(self, unit: str, args: list[Any], look: bool = True, scribble: bool = False) -> Row:
         """A new instance of a class, or the module executed anew; calls go to it from now on."""
@@ -144,7 +150,8 @@ class Child:
             function = self.bind(operation)
         except BaseException as error:
             return [None, self.describe(error), None, args, [], 0, None]
-        return self.run(function, [unpack(x) for x in args], look, scribble)
+        given = [unpack(x) for x in args]
+        return self.run(function, one_object(given, {}) if scribble else given, look, scribble)
 
     def replay(
         self, unit: str, init: list[Any] | None, calls: list[tuple[str, list[Any]]], look: bool, scribble: bool
@@ -197,8 +204,12 @@ class Child:
         packed = pack(value)
         after = [pack(x) for x in args]
         if look and self.unit["view"] and (self.instance is not None or not self.unit["class"]):
+            self.spoil = scribble
             view, wrong = self.view()
             fault = fault or wrong
+        changed = self.static.changed() if self.static is not None else None
+        if changed is not None:
+            fault = fault or f"{changed} changed: state lives in the fields of one object, nowhere else"
         if scribble:
             overwrite(value)
             overwrite(args)
@@ -219,7 +230,11 @@ class Child:
         finally:
             if tracing:
                 sys.settrace(None)
-        return pack(value), None
+        packed = pack(value)
+        if self.spoil and type(value) is dict:
+            for each in value.values():
+                overwrite(each)
+        return packed, None
 
     def describe(self, error: BaseException) -> list[Any]:
         """[type, message, line of the candidate or 0]. Only a genuine builtin type has a bare name."""
@@ -276,6 +291,16 @@ class Child:
         if event == "opcode":
             self.opcodes += 1
         return self._opcode
+
+
+def one_object(value: Any, known: dict[Any, Any]) -> Any:
+    """The same value, in which equal numbers and texts are one object: `is` must not tell them apart."""
+    kind = type(value)
+    if kind is int or kind is str or kind is float:
+        return known.setdefault((kind, value), value)
+    if kind is tuple or kind is list:
+        return kind([one_object(each, known) for each in value])
+    return value
 
 
 def overwrite(value: Any) -> None:

@@ -193,16 +193,23 @@ def _again(search: Search, full: bool) -> None:
 
 
 def _spread(trials: list[Trial], count: int) -> list[Trial]:
-    """Every so many-th of the runs; the long ones all."""
+    """Every so many-th of the runs; the long ones all, and some in which one call has equal arguments."""
     step = max(1, len(trials) // count)
-    return [t for i, t in enumerate(trials) if i % step == 0 or len(t.run.calls) > 100]
+    equal = [i for i, t in enumerate(trials) if any(_equal_arguments(args) for _, args in t.run.calls)][:20]
+    return [t for i, t in enumerate(trials) if i % step == 0 or len(t.run.calls) > 100 or i in equal]
+
+
+def _equal_arguments(args: tuple[Any, ...]) -> bool:
+    """Whether two arguments are one large number: small ones are the same object anyway."""
+    large = [a for a in args if type(a) is int and abs(a) > 256]
+    return len(set(large)) < len(large)
 
 
 _WHY = {
     "plain": ("deterministic", "gives another answer when the same calls are made again in another process: nothing "
                                "may depend on the order of a set, on addresses or on what came before"),
     "scribble": ("alias", "keeps a list, dict or set that the caller also holds (an argument or a result), and changes "
-                          "when the caller changes it: copy it"),
+                          "when the caller changes it: copy it (or it tells equal arguments apart by `is`)"),
     "blind": ("returns", "gives another answer when nobody calls view() between the calls: view() must change nothing"),
 }  # fmt: skip
 

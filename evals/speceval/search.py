@@ -74,7 +74,7 @@ class Search:
 
     def make_session(self) -> Session:
         """A session that is not yet started."""
-        return BoundedSession(self.source, self.spec, relies=self.stubs, **self.options)
+        return BoundedSession(self.source, self.spec, relies=self.stubs, static=True, **self.options)
 
     def close(self) -> None:
         """End the session; a reply forged at the end is a fault."""

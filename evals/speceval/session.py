@@ -63,17 +63,19 @@ class Session:
 
     `relies` answers questions to relied-upon functions, by name and arguments (in the order of the signature).
     `deadline_s` holds for each request. `seed` is the seed of string hashes inside. `threads` are started for commands
-    `threads.*`. Leaving the block asks the child to end, so that a reply forged in the last call is found.
+    `threads.*`. `static`: it is a fault where a call changes anything outside of objects. Leaving the block asks the
+    child to end, so that a reply forged in the last call is found.
     Raises `ValueError` where an annotation of the spec is no plain type.
     """
 
     def __init__(
         self, source: str, spec: Spec, *, relies: Relies | None = None, deadline_s: float = DEADLINE_S,
         watch: Watch = "none", threads: int = 0, seed: int = 0, memory_bytes: int = MEMORY_BYTES,
-        output_bytes: int = OUTPUT_BYTES,
+        output_bytes: int = OUTPUT_BYTES, static: bool = False,
     ) -> None:  # fmt: skip
         self.source, self.spec, self.relies, self.deadline_s = source, spec, relies, deadline_s
         self.watch, self.threads, self.seed, self.output_bytes = watch, threads, seed, output_bytes
+        self.static = static
         self.memory_bytes = memory_bytes + threads * THREAD_BYTES
         self.loaded_lines: frozenset[int] = frozenset()
         self._units: dict[str, Unit] = {u.name: u for u in spec.units}
@@ -152,7 +154,7 @@ class Session:
             functions.setdefault(rely.module, []).append(rely.function.name)
         setup = {
             "source": self.source, "imports": self.spec.front.imports, "relies": functions, "watch": self.watch,
-            "threads": self.threads,
+            "threads": self.threads, "static": self.static,
             "units": {u.name: {"class": u.is_class, "view": bool(u.view)} for u in self.spec.units},
             "limits": {
                 "RLIMIT_AS": self.memory_bytes, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_CORE": 0,

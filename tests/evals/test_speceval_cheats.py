@@ -320,7 +320,7 @@ def test_a_trigger_on_the_number_of_calls() -> None:
 def test_a_trigger_on_the_number_of_calls_of_all_instances() -> None:
     source = cheat(head="count = [0]", over=rows("count[0] += 1\nreturn x > 3 or count[0] == 300"))
     forbidden(source, "state")
-    caught(source, "P2", "deterministic", full=True)
+    caught(source, "P2", "deterministic", "returns", full=True)
 
 
 @pytest.mark.parametrize("value", [7, 1009, 999_983])
