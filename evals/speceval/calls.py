@@ -149,7 +149,9 @@ class Literals:
 
 def _solutions(test: ast.Compare) -> set[int]:
     """Values that a comparison of a small expression may turn on: of `x * 7 == 343`, `x - 7 > 343`, `x * x == 49`."""
-    found = {n.value for n in ast.walk(test) if isinstance(n, ast.Constant) and type(n.value) is int}
+    written = [n.value for n in ast.walk(test) if isinstance(n, ast.Constant)]
+    folded = _folded(compile(ast.Expression(test), "candidate", "eval"))
+    found = {value for value in [*written, *folded] if type(value) is int}
     whole = {abs(n) for n in found if abs(n) < 1 << 62}
     made = {math.isqrt(a) for a in whole if a >= 4}
     for a in sorted(whole)[-6:]:

@@ -32,7 +32,7 @@ _BANNED = {
 }  # fmt: skip
 _FRAMES = {"tb_frame", "tb_next", "gi_frame", "cr_frame", "ag_frame", "f_back", "f_globals", "f_locals", "f_builtins",
            "f_code", "gi_code", "cr_code", "func_globals", "mro", "with_traceback", "format_map", "attrgetter",
-           "methodcaller"}  # fmt: skip
+           "methodcaller", "getcontext", "setcontext", "localcontext"}  # fmt: skip
 _BASES = {"NamedTuple", "Enum", "IntEnum", "object", "Exception", "ValueError", "KeyError", "RuntimeError",
           "IndexError", "LookupError", "TypeError"}  # fmt: skip
 MODULE = "the module"

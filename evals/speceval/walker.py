@@ -4,14 +4,15 @@ Phases, each a number of calls
     small    every operation with every argument of its domain in every state that comes up, least-tried first
     random   drawn runs; here the acceptance of each operation's precondition is measured
     beyond   arguments that `requires` allows outside of the domains: just past their ends, and the code's own literals
-    long     one run of 2,000 calls, and one per operation as long as each literal of the code that could be a count
+    long     one run of 2,000 calls, one with ever new values, so that what is kept grows, and one per operation as long
+             as each literal of the code that could be a count
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LONGEST = 5_000  # a literal beyond this is taken for no count of calls
 _ALL = 200  # of an operation's arguments that are enumerated in one state
 _BEYOND = (7, 16, 33, 100)
+_LARGE = (1 << 53) + 1  # no float is equal to it
+_LENGTHS = (8, 16, 33)  # of lists longer than the domains make them
 _WEIGHT = 400  # characters of a result and a view that count as one more call
 
 
@@ -120,6 +123,9 @@ class Walker:
         if not self.unit.view:
             return  # without a state, no call can know how many came before
         self._long(calls, None)
+        if not self.search.done:
+            self._long(calls, None, growing=True)
+            self.strange = False
         counts = sorted({k for k in self.search.literals.ints if longest(self.spec) < k <= LONGEST}, reverse=True)
         for name in self.operations if counts else ():
             # What happens at one call only is not seen with every argument: other ones there in each run.
@@ -128,15 +134,18 @@ class Walker:
                 if not self.search.done:
                     self._long(counts[0] * 11 // 10 + 5, name)  # of which some 97% are calls of `name`
 
-    def _long(self, calls: int, mostly: str | None) -> None:
+    def _long(self, calls: int, mostly: str | None, *, growing: bool = False) -> None:
         for _ in range(3):  # a run may come to a state in which nothing is enabled
+            self.strange = growing
             init = self._draw_init()
+            if init is not None and growing:
+                init = _placed_all(init, (self.init.domains if self.init else []), self.source)
             if init is None or not self.begin(init):
                 continue
             self.spent, self.nth = 0.0, 0
             while len(self.past) < calls and self.spent < 4 * calls:
                 often = mostly if mostly and self.source.random() < 0.97 else None
-                if not self._drawn(only=often) and not (self.alive and often and self._drawn()):
+                if not self._drawn(only=often, growing=growing) and not (self.alive and often and self._drawn()):
                     break
             enough = len(self.past) > calls // 2
             self.end()
@@ -216,6 +225,11 @@ class Walker:
             self._ended(ended, operation)
             self.alive = False
             return False
+        if self.strange and seen.error is not None and seen.error.type == "MemoryError":
+            self.past.pop()
+            search.skipped += 1
+            self.alive = False
+            return False
         self.spent += 1 + len(repr(seen.value)) / _WEIGHT + len(repr(seen.view)) / _WEIGHT
         try:
             failures = search.oracle.check(self.unit, operation, args, self.view, seen)
@@ -263,7 +277,9 @@ class Walker:
                     return self.call(name, args)
         return self._drawn()
 
-    def _drawn(self, *, beyond: bool = False, count: bool = False, only: str | None = None) -> bool:
+    def _drawn(
+        self, *, beyond: bool = False, count: bool = False, only: str | None = None, growing: bool = False
+    ) -> bool:
         names = [only] if only else list(self.operations)
         if not names:
             return False
@@ -277,6 +293,8 @@ class Walker:
                 continue
             if beyond and self.source.random() < 0.5:
                 args = self._beyond(drawer, args)
+            if growing and attempt < 3 and self.source.random() < 0.5:
+                args = self._new(args)
             here = (self.nth + 1, str(args))
             if only and here in self.tried and attempt < 4:
                 continue
@@ -325,6 +343,11 @@ class Walker:
             return args
         path, value = self.source.choice(places)
         literals = self.search.literals
+        lists = [i for i, a in enumerate(args) if type(a) is list and a]
+        if lists and self.source.random() < 0.25:
+            self.strange, at = True, self.source.choice(lists)
+            length = self.source.choice([*_LENGTHS, *(k for k in literals.ints if 2 < k <= 64)])
+            return _placed(args, (at,), (args[at] * length)[:length])
         if isinstance(value, str):
             return _placed(args, path, self.source.choice([*literals.texts, "", value + "x"]))
         ends = _ends(drawer.domains[path[0]])
@@ -334,12 +357,34 @@ class Walker:
             deck += self.source.sample(both := [*literals.ints, *past], len(both))
         chosen = deck.pop()
         self.strange = True
+        if type(value) is int and drawer is not self.init and self.unit.view:
+            if self.source.random() < 0.05:
+                chosen = _LARGE
+            if self.source.random() < 0.15:  # equal arguments
+                for other, leaf in places:
+                    args = _placed(args, other, chosen) if type(leaf) is int else args
         return _placed(args, path, float(chosen) if isinstance(value, float) else chosen)
+
+
+    def _new(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One int of the arguments replaced by one that has not been there yet."""
+        places = [path for path, leaf in leaves(args) if type(leaf) is int]
+        if not places:
+            return args
+        return _placed(args, self.source.choice(places), len(self.past) + 3)
 
 
 def _placed(args: tuple[Any, ...], path: tuple[Any, ...], leaf: Any) -> tuple[Any, ...]:
     made: tuple[Any, ...] = put(args, path, leaf)
     return made
+
+
+def _placed_all(args: tuple[Any, ...], domains: Sequence[Domain], source: random.Random) -> tuple[Any, ...]:
+    """About half of the ints of a constructor's arguments far beyond their domains."""
+    for path, leaf in list(leaves(args)):
+        if type(leaf) is int and isinstance(domains[path[0]], Ints) and source.random() < 0.5:
+            args = _placed(args, path, max(_ends(domains[path[0]])) + source.choice(_BEYOND[1:]))
+    return args
 
 
 def _ends(domain: Domain) -> list[int]:
