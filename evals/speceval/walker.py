@@ -365,7 +365,6 @@ class Walker:
                     args = _placed(args, other, chosen) if type(leaf) is int else args
         return _placed(args, path, float(chosen) if isinstance(value, float) else chosen)
 
-
     def _new(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One int of the arguments replaced by one that has not been there yet."""
         places = [path for path, leaf in leaves(args) if type(leaf) is int]
