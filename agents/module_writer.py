@@ -228,6 +228,7 @@ class Loop:
         source = body.strip("\n") + "\n"
         key = (track.phase, source, track.sequential)
         if key not in self.judged:  # two writers often write the same
+            self.say(f"{self.spec.module}, {track.name}, attempt {track.attempts}: judging")
             self.judged[key] = self.judge(
                 source, self.spec, phase=track.phase, peers=self.peers, sources=self.sources,
                 sequential=track.sequential,

@@ -117,13 +117,13 @@ class MailboxModel:
 
 def render(request: Request, ident: str, until: float, folder: Path) -> str:
     """The request as one Markdown file that needs nothing else."""
-    blocks = " or ".join(f"```{name}" for name in request.blocks)
+    blocks = " or ".join(request.blocks)
     ends = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
     head = [
         f"# {ident}",
         "",
         f"- Task: {request.role}, {request.subject}, phase {request.phase}, attempt {request.attempt}",
-        f"- Reply: text of your own if you like, and exactly one fenced block ({blocks}); only the block counts",
+        f"- Reply: text of your own if you like, and exactly one fenced block, of {blocks}; only the block counts",
         f"- How: `pibroch mailbox reply {folder} {ident} FILE` (without FILE: standard input)",
         f"- Deadline: {ends}",
         "",

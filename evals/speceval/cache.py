@@ -17,7 +17,7 @@ from typing import Any
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import write_atomically
 
-TOOLS = ("z3-solver", "crosshair-tool", "hypothesis", "mypy")
+TOOLS = ("z3-solver", "crosshair-tool", "mypy")
 
 
 def folder() -> Path:

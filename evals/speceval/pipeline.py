@@ -60,7 +60,7 @@ def _stages(
     sequential: str | None,
     effort: Literal["quick", "full"],
 ) -> Iterator[Stage]:
-    # Imported here: hypothesis, mypy and z3 take a second each, and not every caller gets so far.
+    # Imported here: mypy and z3 take a second each, and not every caller gets so far.
     from pibroch.evals.speceval import concurrency, contract, cost, real_relies, rely, rules, symbolic, typecheck
 
     yield "load", lambda: typecheck.judge(spec, peers=peers)

@@ -49,7 +49,7 @@ def test_a_request_is_answered(tmp_path: Path) -> None:
         assert entry.status == "open"
         text = mailbox_show(tmp_path, "1")
         assert text == entry.path.read_text()
-        for part in ("Do this.", "With that.", "exactly one fenced block", "Deadline", "```json or ```python"):
+        for part in ("Do this.", "With that.", "exactly one fenced block", "Deadline", "of json or python"):
             assert part in text
         mailbox_reply(tmp_path, entry.id, GOOD, who="me")
         reply = answer.result(timeout=30)
