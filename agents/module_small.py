@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
-from pibroch.agents.lm.base import LanguageModel
+from pibroch.agents.lm.base import LanguageModel, backend
 from pibroch.agents.module_task import (
     allowed_imports,
     ensured,
@@ -31,7 +31,7 @@ _SHOULD = re.compile(r"; `result` is (.*) and should be (.*)$", re.DOTALL)
 
 def suits(spec: Spec, phase: int, lm: LanguageModel) -> bool:
     """Whether the short request is enough: a small model, and functions that need nothing but themselves."""
-    if phase != 1 or lm.name.split(":", 1)[0] not in SMALL_MODELS:
+    if phase != 1 or backend(lm) not in SMALL_MODELS:
         return False
     whole = not spec.relies and not spec.front.library and not allowed_imports(spec, 1)
     return whole and not has_state(spec) and set(private_helpers(spec)) == set(spec.helpers)

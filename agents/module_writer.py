@@ -247,8 +247,9 @@ class Loop:
 
     def _ask(self, track: Track, told: list[Finding]) -> str:
         # Imported here: DSPy takes seconds, and not every user of this module asks a model.
+        from pibroch.agents.instructed import Instructed
         from pibroch.agents.lm.dspy_engine import call
-        from pibroch.agents.module_dspy import Instructed, WriteConcurrent, WriteSequential, WriteShort
+        from pibroch.agents.module_dspy import WriteConcurrent, WriteSequential, WriteShort
 
         track.attempts += 1
         spec, phase = self.spec, track.phase

@@ -92,8 +92,9 @@ class Reviewer:
         return rows
 
     def _ask(self, source: str, phase: int, reason: str) -> tuple[str, bool]:
+        from pibroch.agents.instructed import Instructed
         from pibroch.agents.lm.dspy_engine import call
-        from pibroch.agents.module_dspy import Instructed, Review
+        from pibroch.agents.module_dspy import Review
 
         self.asked += 1
         given: dict[str, Any] = {**task(self.spec, 2)}  # all of the prose, and the block

@@ -231,7 +231,7 @@ class _Loop:
     ) -> str:
         # Imported here: DSPy takes seconds, and without a language model nothing of it is needed.
         from pibroch.agents.lm.dspy_engine import call
-        from pibroch.agents.writer_module import ScheduleWriter
+        from pibroch.agents.writer_module import schedule_writer
 
         phase.attempts += 1
         request = Request(
@@ -243,7 +243,7 @@ class _Loop:
         )  # fmt: skip
         self.say(f"phase {phase.phase}, attempt {phase.attempts}: asking {self.lm.name}")
         _, reply, sent = call(
-            ScheduleWriter(phase.phase, self.prompts), self.lm, request, intent=self.intent.text,
+            schedule_writer(phase.phase, self.prompts), self.lm, request, intent=self.intent.text,
             reading=reading(self.intent, self.limit, self.devices), model=facts(self.model), **(given or {}),
             previous=shown(previous) if rows else "", feedback=as_text(rows),
         )  # fmt: skip

@@ -115,8 +115,9 @@ def _ask(
     wish: str, lm: LanguageModel, known: Mapping[str, Spec], attempt: int, previous: str, rows: Sequence[str],
     prompts: Mapping[str, str] | None,
 ) -> str:  # fmt: skip
+    from pibroch.agents.instructed import Instructed
     from pibroch.agents.lm.dspy_engine import call
-    from pibroch.agents.module_dspy import DraftSpec, Instructed
+    from pibroch.agents.module_dspy import DraftSpec
 
     request = Request(
         role="drafter", subject=" ".join(wish.split())[:40], phase=1, attempt=attempt, messages=(),

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import dspy
 
-from pibroch.agents.prompt_files import prompt
-
-__all__ = ["PROMPTS", "ScheduleWriter", "prompt"]
-
-PROMPTS = ("schedule_phase1", "schedule_phase2", "directives")
+from pibroch.agents.instructed import Instructed
 
 
 class WritePlacement(dspy.Signature):  # type: ignore[misc]
@@ -40,15 +35,7 @@ class WriteConcurrency(dspy.Signature):  # type: ignore[misc]
     reply: str = dspy.OutputField(desc="one fenced block")
 
 
-class ScheduleWriter(dspy.Module):  # type: ignore[misc]
-    """`phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference."""
-
-    def __init__(self, phase: int, prompts: Mapping[str, str] | None = None) -> None:
-        super().__init__()
-        signature = WritePlacement if phase == 1 else WriteConcurrency
-        text = prompt(f"schedule_phase{phase}", prompts) + "\n" + prompt("directives", prompts)
-        self.write = dspy.Predict(signature.with_instructions(text))
-
-    def forward(self, **inputs: Any) -> Any:
-        """One prediction with the field `reply`."""
-        return self.write(**inputs)
+def schedule_writer(phase: int, prompts: Mapping[str, str] | None = None) -> Instructed:
+    """The writer of `phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference."""
+    signature = WritePlacement if phase == 1 else WriteConcurrency
+    return Instructed(signature, (f"schedule_phase{phase}", "directives"), prompts)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ import pibroch
 from pibroch.runtime.errors import MissingError, PibrochError
 
 _ROOT = str(Path(pibroch.__file__).resolve().parent.parent)
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from pibroch.evals.sandbox_child import main; main()"
 DEADLINE_S = 10.0
 MEMORY_BYTES = 512 << 20
 OUTPUT_BYTES = 4 << 20
@@ -86,31 +86,45 @@ def _run(source: str, call: str, args: list[Any], deadline_s: float, memory: int
         "RLIMIT_AS": memory, "RLIMIT_CPU": int(deadline_s) + 2, "RLIMIT_FSIZE": output, "RLIMIT_NOFILE": 32,
         "RLIMIT_CORE": 0,
     }  # fmt: skip
-    job = json.dumps({"source": source, "call": call, "args": args, "limits": limits}).encode()
-    with tempfile.TemporaryDirectory(prefix="pibroch-sandbox-") as folder, tempfile.TemporaryFile() as given:
-        given.write(job)
-        given.seek(0)
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", _BOOT, _ROOT], stdin=given, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env={}, cwd=folder, start_new_session=True,
+    job = {"source": source, "call": call, "args": args, "limits": limits}
+    with tempfile.TemporaryDirectory(prefix="pibroch-sandbox-") as folder:
+        text, fault, code = ask_child(
+            "pibroch.evals.sandbox_child", job, flags=("-I", "-S", "-B"), folder=folder, deadline_s=deadline_s,
+            output_bytes=output,
         )  # fmt: skip
-        try:
-            text, fault = _read(child, deadline_s, output)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            code = child.wait()
-            if child.stdout:
-                child.stdout.close()
     if fault:
         raise SandboxError(fault)
     return _value(text, code, call)
 
 
-def _read(child: subprocess.Popen[bytes], deadline_s: float, output: int) -> tuple[bytes, str | None]:
-    """What the child wrote until it closed its output, and which limit it passed."""
+def ask_child(
+    module: str, job: Any, *, flags: tuple[str, ...], folder: str, deadline_s: float, output_bytes: int,
+    env: Mapping[str, str] | None = None,
+) -> tuple[bytes, str | None, int]:  # fmt: skip
+    """Run `main()` of one of our modules that locks itself up: in a process group of its own, in `folder`, with `job`
+    as JSON on its standard input. What it wrote until it closed its output, which limit it passed, and its exit code;
+    no process of the group is left."""
+    boot = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; main()"
+    with tempfile.TemporaryFile() as given:
+        given.write(json.dumps(job).encode())
+        given.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, *flags, "-c", boot, _ROOT], stdin=given, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=dict(env or {}), cwd=folder, start_new_session=True,
+        )  # fmt: skip
     assert child.stdout is not None
-    fd = child.stdout.fileno()
+    try:
+        text, fault = _read(child.stdout.fileno(), deadline_s, output_bytes)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        code = child.wait()
+        child.stdout.close()
+    return text, fault, code
+
+
+def _read(fd: int, deadline_s: float, output: int) -> tuple[bytes, str | None]:
+    """What comes until the other end is closed, and which limit was passed."""
     os.set_blocking(fd, False)
     ends, size = time.monotonic() + deadline_s, 0
     parts: list[bytes] = []

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pibroch.agents.lm.base import LanguageModel, Paused, Reply, Request, finish
+from pibroch.agents.lm.base import LanguageModel, Paused, Reply, Request, backend, finish
 from pibroch.runtime.errors import InputError, PibrochError
 
 FREE = ("local", "mailbox", "replay", "scripted")
@@ -65,7 +65,7 @@ class Metered:
         self._reserved_tokens, self._reserved_money = 0, 0.0
         self._lock = threading.Lock()
         price = (prices or {}).get(lm.name)
-        if price is None and lm.name.split(":", 1)[0] in FREE:
+        if price is None and backend(lm) in FREE:
             price = Price(0.0, 0.0)
         if max_money is not None and price is None:
             raise InputError(

@@ -108,6 +108,11 @@ class LanguageModel(Protocol):
         ...
 
 
+def backend(lm: LanguageModel) -> str:
+    """Which kind of model this is: `openai` of `openai:gpt-4.1`."""
+    return lm.name.split(":", 1)[0]
+
+
 def finish(lm: LanguageModel) -> None:
     """Tell a model that keeps state between calls (a mailbox) that the run is over."""
     end = getattr(lm, "finish", None)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pibroch.agents.lm.base import LanguageModel, LMError
+from pibroch.agents.lm.base import LanguageModel, LMError, backend
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.generated import load_generated
 
@@ -21,7 +21,7 @@ one order."""
 
 def at_once(lm: LanguageModel) -> bool:
     """Whether this model answers several requests at once."""
-    return lm.name.split(":", 1)[0] in CONCURRENT
+    return backend(lm) in CONCURRENT
 
 
 def together(

@@ -359,8 +359,7 @@ def _finding(search: Search, run: Run, failure: Failure) -> Finding:
     written = run.written(search.spec)
     if len(written) > 24:
         written = (*written[:4], f"… {len(written) - 8} calls …", *written[-4:])
-    return Finding("contract", failure.clause, failure.message, failure.line, written, failure.values,
-                   failure.code_lines)  # fmt: skip
+    return failure.finding("contract", written)
 
 
 def _verdicts(search: Search, findings: list[Finding]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pibroch.evals.speceval.calls import given
 from pibroch.evals.speceval.domains import Extra
 from pibroch.evals.speceval.session import Outcome
+from pibroch.evals.speceval.verdict import Finding
 from pibroch.specs.evaluate import ClauseError, Relies, explain, holds
 from pibroch.specs.explain import show
 from pibroch.specs.model import Clause, Operation, Spec, Unit
@@ -30,6 +31,10 @@ class Failure:
     line: int = 0
     values: Mapping[str, str] = field(default_factory=dict)
     code_lines: tuple[int, ...] = ()
+
+    def finding(self, stage: str, calls: tuple[str, ...]) -> Finding:
+        """As a stage tells it, after these calls."""
+        return Finding(stage, self.clause, self.message, self.line, calls, self.values, self.code_lines)
 
 
 class Oracle:

@@ -9,7 +9,7 @@ from typing import Any
 from pibroch.evals.speceval import library
 from pibroch.evals.speceval.calls import Drawer, operations_of, relied
 from pibroch.evals.speceval.domains import RandomPicker
-from pibroch.evals.speceval.oracle import Failure, Oracle
+from pibroch.evals.speceval.oracle import Oracle
 from pibroch.evals.speceval.search import Budget, Search, SpecFault
 from pibroch.evals.speceval.session import Session, SessionEnded
 from pibroch.evals.speceval.shrink import shrink
@@ -99,14 +99,14 @@ def judge(source: str, spec: Spec, *, phase: int, peers: Mapping[str, Spec], sou
         return report
     search = Search(source, spec, phase=phase, budget=TOGETHER, stop_at=1)
     with Reals(spec, peers, sources) as reals:
-        search.stubs = reals  # type: ignore[assignment]
+        search.stubs = reals
         try:
             search.search()
             for run, failure in search.faults.values():
                 run, failure = shrink(search, run, failure)
-                report.findings.append(_finding(spec, run.written(spec), failure))
+                report.findings.append(failure.finding("together", run.written(spec)))
         except SpecFault as fault:
-            report.findings.append(_finding(spec, fault.run.written(spec), fault.failure))
+            report.findings.append(fault.failure.finding("together", fault.run.written(spec)))
         except SpecError as error:
             report.findings.append(Finding("together", "rely", error.message, line=error.line))
         except SessionEnded as ended:
@@ -115,7 +115,3 @@ def judge(source: str, spec: Spec, *, phase: int, peers: Mapping[str, Spec], sou
             search.drop()
     report.evidence = {"calls": search.calls, "with": ", ".join(reals.modules)}
     return report
-
-
-def _finding(spec: Spec, calls: tuple[str, ...], failure: Failure) -> Finding:
-    return Finding("together", failure.clause, failure.message, failure.line, calls, failure.values, failure.code_lines)

@@ -10,13 +10,12 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from pibroch.evals.speceval.shared import MUTATORS
+
 _READING = {"get", "items", "keys", "values", "index", "count", "copy", "union", "intersection", "difference",
             "issubset", "issuperset", "isdisjoint"}  # fmt: skip
 _FUNCTIONS = {"len", "sorted", "list", "tuple", "set", "frozenset", "dict", "min", "max", "sum", "any", "all",
               "enumerate", "reversed", "zip"}  # fmt: skip
-_CHANGING = {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add", "discard", "update",
-             "setdefault", "popitem", "intersection_update", "difference_update",
-             "symmetric_difference_update"}  # fmt: skip
 
 
 def table_name(node: ast.stmt) -> str | None:
@@ -91,7 +90,7 @@ def _taken(node: ast.expr, parents: dict[ast.AST, ast.AST], borrowed: set[str]) 
             borrowed |= _names(target)
     elif isinstance(parent, ast.For | ast.comprehension) and parent.iter is node:
         borrowed |= _names(parent.target)
-    elif isinstance(parent, ast.Attribute) and parent.attr in _CHANGING:
+    elif isinstance(parent, ast.Attribute) and parent.attr in MUTATORS:
         return "is changed: a table at the top of the module is only read"
     return ""
 
@@ -101,7 +100,7 @@ def _names(target: ast.expr) -> set[str]:
 
 
 def _changes(node: ast.AST, borrowed: set[str]) -> bool:
-    if isinstance(node, ast.Attribute) and node.attr in _CHANGING:
+    if isinstance(node, ast.Attribute) and node.attr in MUTATORS:
         return isinstance(node.value, ast.Name) and node.value.id in borrowed
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return isinstance(node.value, ast.Name) and node.value.id in borrowed

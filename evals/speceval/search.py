@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pibroch.evals.speceval import library
 from pibroch.evals.speceval.bounded import BoundedSession
@@ -39,13 +39,26 @@ FULL = Budget(small=2_500, random=4_000, beyond=800, long=2_000)
 Judge = Callable[[Run], tuple[int, list[Failure]] | None]
 
 
+class Answers(Protocol):
+    """What relied-upon functions answer: stubs, or the real modules."""
+
+    def begin(self, seed: int) -> None:
+        """A new run."""
+        ...
+
+    def __call__(self, name: str, args: list[Any]) -> Any:
+        """Answer one question."""
+        ...
+
+
 class Search:
     """Looks for faults of one candidate. `faults` maps a clause to the first run that breaks it."""
 
     def __init__(self, source: str, spec: Spec, *, phase: int, budget: Budget, stop_at: int = ENOUGH) -> None:
         self.source, self.spec, self.phase, self.budget, self.stop_at = source, spec, phase, budget, stop_at
         self.extra = library.functions(tuple(spec.front.library))
-        self.oracle, self.stubs = Oracle(spec, self.extra), Stubs(spec, self.extra)
+        self.oracle = Oracle(spec, self.extra)
+        self.stubs: Answers = Stubs(spec, self.extra)
         self.literals = Literals.of(f"{source}\n{spec.block}")  # a module without the spec's bound must meet it too
         self.faults: dict[str, tuple[Run, Failure]] = {}
         self.trials: list[Trial] = []  # what went well, for replays

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pibroch.specs.model import Spec
 
-_MUTATORS = frozenset({
+MUTATORS = frozenset({
     "append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove", "clear", "sort",
     "reverse", "rotate", "add", "discard", "update", "setdefault", "difference_update", "intersection_update",
     "symmetric_difference_update",
@@ -89,7 +89,7 @@ def _changed(node: ast.AST) -> list[ast.expr]:
         return [node.value]
     if isinstance(node, ast.AugAssign):
         return [node.target]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
         return [node.func.value]
     return []
 

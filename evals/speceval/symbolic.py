@@ -6,26 +6,20 @@ own and judged outside, like any other, and then shortened.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from pibroch.evals.sandbox import require_sandbox
+from pibroch.evals.sandbox import ask_child, require_sandbox
 from pibroch.evals.speceval.search import QUICK, Search
 from pibroch.evals.speceval.session import SessionEnded
 from pibroch.evals.speceval.shrink import shrink
 from pibroch.evals.speceval.statements import need
 from pibroch.evals.speceval.symbolic_child import warm_up
 from pibroch.evals.speceval.symbolic_program import program, read_run
-from pibroch.evals.speceval.verdict import Finding, StageReport
+from pibroch.evals.speceval.verdict import StageReport
 from pibroch.runtime.errors import MissingError
 from pibroch.specs.evaluate import ClauseError
 from pibroch.specs.model import Spec
@@ -35,8 +29,6 @@ SECONDS = 12  # per unit; a guard
 START_S = 60
 MEMORY_BYTES = 2 << 30
 OUTPUT_BYTES = 1 << 20
-_ROOT = str(Path(__file__).resolve().parents[3])
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from pibroch.evals.speceval.symbolic_child import main; main()"
 
 
 def judge(source: str, spec: Spec, budget: int = ITERATIONS, *, phase: int = 1) -> StageReport:
@@ -66,12 +58,8 @@ def judge(source: str, spec: Spec, budget: int = ITERATIONS, *, phase: int = 1) 
                     report.evidence[unit.name] = "a run that breaks nothing outside"
                     continue
                 shortest, failure = shrink(search, run, failed[1][0])
-                calls = shortest.written(spec)
                 report.verdicts[failure.clause] = "refuted"
-                report.findings.append(
-                    Finding("symbolic", failure.clause, failure.message, failure.line, calls, failure.values,
-                            failure.code_lines)
-                )  # fmt: skip
+                report.findings.append(failure.finding("symbolic", shortest.written(spec)))
     except (SessionEnded, ClauseError) as ended:
         report.evidence["ended"] = str(ended)
     finally:
@@ -89,21 +77,10 @@ def _run(source: str, wrapper: str, functions: list[str], imports: list[str], it
     with tempfile.TemporaryDirectory(prefix="pibroch-symbolic-") as folder:
         (Path(folder) / "wrapper.py").write_text(wrapper, encoding="utf-8")
         (Path(folder) / "warm_up.py").write_text(warm_up(), encoding="utf-8")
-        with tempfile.TemporaryFile() as given:
-            given.write(json.dumps(job).encode())
-            given.seek(0)
-            child = subprocess.Popen(
-                [sys.executable, "-s", "-P", "-B", "-c", _BOOT, _ROOT], stdin=given, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, env={"PYTHONHASHSEED": "0"}, cwd=folder, start_new_session=True,
-            )  # fmt: skip
-        assert child.stdout is not None
-        try:
-            text = _read(child.stdout.fileno(), time.monotonic() + START_S + 2 * SECONDS * len(functions))
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            child.stdout.close()
+        text, _, _ = ask_child(
+            "pibroch.evals.speceval.symbolic_child", job, flags=("-s", "-P", "-B"), folder=folder,
+            deadline_s=START_S + 2 * SECONDS * len(functions), output_bytes=OUTPUT_BYTES, env={"PYTHONHASHSEED": "0"},
+        )  # fmt: skip
     try:
         data = json.loads(text)
         assert isinstance(data, dict)
@@ -112,15 +89,3 @@ def _run(source: str, wrapper: str, functions: list[str], imports: list[str], it
     if "refused" in data:
         raise MissingError(str(data["refused"]))
     return data
-
-
-def _read(fd: int, ends: float) -> bytes:
-    """What is written until the end of the output or of the time; nothing where it is too much."""
-    text = b""
-    while len(text) <= OUTPUT_BYTES and (left := ends - time.monotonic()) > 0:
-        if select.select([fd], [], [], left)[0]:
-            part = os.read(fd, 1 << 16)
-            if not part:
-                return text
-            text += part
-    return b""

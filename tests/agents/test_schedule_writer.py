@@ -16,8 +16,8 @@ from pibroch.agents.intent import read_intent
 from pibroch.agents.lm.base import LMError, Paused
 from pibroch.agents.lm.replay import Recorder, ReplayMiss, ReplayModel
 from pibroch.agents.phases import erase_phase2
+from pibroch.agents.prompt_files import prompt
 from pibroch.agents.schedule_writer import write_schedule
-from pibroch.agents.writer_module import prompt
 from pibroch.runtime.directives import schedule_from
 from pibroch.runtime.families import build
 from pibroch.runtime.lower import lower

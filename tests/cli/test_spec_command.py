@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cli_helper import fresh, here
-from spec_texts import COUNTER, SOURCE, changed, line_of
+from spec_texts import COUNTER, SOURCE, changed
+from tiny_specs import line_of
 
 from pibroch.cli import spec_files
 

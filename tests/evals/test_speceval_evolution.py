@@ -5,22 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tiny_specs
 from tiny_specs import line_of, parsed, rely_front, tiny_spec
 
 from pibroch.evals.speceval.evolution import compare, evolve, to_regenerate
 from pibroch.specs.model import Spec
 
-RING = """
-items: list[int]
-view(items)
-invariant("INV1", len(self.items) <= 16 and all(x >= 0 for x in self.items))
-def put(x: int) -> None:
-    modifies(items)
-    requires("A1", x >= 0)
-    ensures("P1", self.items == (old.items + [x])[-16:])
-def last(n: int) -> list[int]:
-    requires("A2", n >= 1)
-    ensures("P2", result == self.items[-n:])
+RING = tiny_specs.RING + """\
 def total() -> int:
     ensures("P3", result == sum(self.items))
 """

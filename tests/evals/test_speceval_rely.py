@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tiny_specs import line_of, parsed, rely_front, tiny_spec
+from tiny_specs import RING, line_of, parsed, rely_front, tiny_spec
 
 from pibroch.evals.speceval import rely
 from pibroch.evals.speceval.crosshair_stage import find_case
@@ -17,18 +17,6 @@ from pibroch.evals.speceval.verdict import StageReport
 from pibroch.specs.model import Spec
 
 KINDS: tuple[Literal["requires"], Literal["ensures"]] = ("requires", "ensures")
-RING = """
-items: list[int]
-view(items)
-invariant("INV1", len(self.items) <= 16 and all(x >= 0 for x in self.items))
-def put(x: int) -> None:
-    modifies(items)
-    requires("A1", x >= 0)
-    ensures("P1", self.items == (old.items + [x])[-16:])
-def last(n: int) -> list[int]:
-    requires("A2", n >= 1)
-    ensures("P2", result == self.items[-n:])
-"""
 
 
 @pytest.fixture(autouse=True)

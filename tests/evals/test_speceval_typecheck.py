@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from spec_texts import COUNTER, SOURCE, changed, line_of
+from spec_texts import COUNTER, SOURCE, changed
+from tiny_specs import line_of
 
 from pibroch.evals.speceval import mypy_run, typecheck
 from pibroch.specs.parse import parse_spec

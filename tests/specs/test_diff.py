@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from spec_texts import COUNTER, changed, line_of
+from spec_texts import COUNTER, changed
+from tiny_specs import line_of
 
 from pibroch.specs.diff import compare
 from pibroch.specs.lint import lint

@@ -7,7 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from spec_texts import changed, line_of
+from spec_texts import changed
+from tiny_specs import line_of
 
 from pibroch.specs import rewrite
 from pibroch.specs.errors import SpecError

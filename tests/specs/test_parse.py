@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from spec_texts import COUNTER, changed, line_of
+from spec_texts import COUNTER, changed
+from tiny_specs import line_of
 
 from pibroch.specs.errors import SpecError
 from pibroch.specs.parse import load_spec, parse_spec, prose_lines

@@ -76,8 +76,3 @@ def changed(*pairs: tuple[str, str], text: str = COUNTER) -> str:
         assert old in text, old
         text = text.replace(old, new)
     return text
-
-
-def line_of(text: str, part: str) -> int:
-    """The number of the first line that holds `part`."""
-    return text.count("\n", 0, text.index(part)) + 1

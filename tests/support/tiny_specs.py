@@ -35,4 +35,18 @@ def parsed(*texts: str) -> dict[str, Spec]:
 
 def line_of(text: str, part: str) -> int:
     """The line, from 1, of the first one that holds `part`."""
-    return next(i for i, row in enumerate(text.splitlines(), 1) if part in row)
+    return text.count("\n", 0, text.index(part)) + 1
+
+# The block of a module with state, of which other specs rely on `last`.
+RING = """
+items: list[int]
+view(items)
+invariant("INV1", len(self.items) <= 16 and all(x >= 0 for x in self.items))
+def put(x: int) -> None:
+    modifies(items)
+    requires("A1", x >= 0)
+    ensures("P1", self.items == (old.items + [x])[-16:])
+def last(n: int) -> list[int]:
+    requires("A2", n >= 1)
+    ensures("P2", result == self.items[-n:])
+"""
