@@ -1,0 +1,101 @@
+"""A task made ready to judge schedules: its workload, and models and costs for every way to divide the batch.
+
+A schedule of k replicas and m microbatches splits the task's samples into k * m equal microbatches. Emulated tasks fix
+the microbatch at one sample, as the profile describes it; measured ones take any size that divides the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from pibroch.evals.models import load_workload
+from pibroch.evals.task import Task
+from pibroch.runtime.capture import capture
+from pibroch.runtime.costs import AnalyticCosts, Costs
+from pibroch.runtime.directives import Place, Schedule, Split
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.lower import lower
+from pibroch.runtime.model import ModelSpec
+from pibroch.runtime.plan import Plan
+from pibroch.runtime.profile import Profile, load_profile
+from pibroch.runtime.simulate import Simulation, simulate
+from pibroch.runtime.verify import Violation, verify
+from pibroch.runtime.workload import Workload
+
+
+@dataclass
+class Setting:
+    """`workload` is what really runs; under emulation `profile` gives sizes and durations instead."""
+
+    task: Task
+    workload: Workload
+    profile: Profile | None = None
+    _models: dict[int, ModelSpec] = field(default_factory=dict, repr=False)
+
+    def choices(self, replicas: int) -> tuple[int, ...]:
+        """The microbatch counts per replica that divide the batch."""
+        if self.task.samples % replicas:
+            return ()
+        each = self.task.samples // replicas
+        return (each,) if self.profile else tuple(m for m in range(1, each + 1) if each % m == 0)
+
+    def model(self, replicas: int, microbatches: int) -> ModelSpec:
+        """Layers and sizes for that division. Raises `InputError` where it does not divide the batch."""
+        if microbatches not in self.choices(replicas):
+            raise InputError(
+                f"task {self.task.name}: a step has {self.task.samples} samples, which {replicas} x {microbatches} "
+                f"microbatches do not divide as it asks: per replica {list(self.choices(replicas))}"
+            )
+        size = self.task.samples // (replicas * microbatches)
+        if size not in self._models:
+            self._models[size] = self.profile.model() if self.profile else _captured(self.workload, size)
+        return self._models[size]
+
+    def costs(self, replicas: int, microbatches: int) -> Costs:
+        """What the simulator is asked with for that division."""
+        if self.profile:
+            return self.profile.costs()
+        size = self.task.samples // (replicas * microbatches)
+        one = self.model(replicas, microbatches)
+        whole = sum(layer.flops for layer in one.layers) or 1.0
+        # As the planner's: a forward of one sample takes 0.1 s, a link carries 1 GB/s after 0.1 ms.
+        return AnalyticCosts(flops_per_s=whole / (0.1 * size), bandwidth=1e9, latency=1e-4)
+
+    def lower(self, schedule: Schedule) -> Plan:
+        """The plan on the task's sizes. Raises `InputError`: too many devices, another batch, what lowering refuses."""
+        plan = lower(schedule, self.model(*division(schedule)))
+        if plan.devices > self.task.devices:
+            raise InputError(f"task {self.task.name} has {self.task.devices} devices, the schedule uses {plan.devices}")
+        return plan
+
+    def simulate(self, plan: Plan) -> Simulation:
+        """One step in the simulator. Raises `InputError` where the plan waits for itself."""
+        return simulate(plan, self.costs(plan.replicas, plan.microbatches))
+
+    def check(self, plan: Plan, simulation: Simulation) -> list[Violation]:
+        """All rules, the memory bound with the simulated peak among them."""
+        model = self.model(plan.replicas, plan.microbatches)
+        return verify(plan, model=model, memory_limit=self.task.memory_limit, peak_bytes=simulation.peak_bytes)
+
+
+def division(schedule: Schedule) -> tuple[int, int]:
+    """(replicas, microbatches per replica) that a schedule asks for."""
+    microbatches = next((d.num_microbatches for d in schedule.directives if isinstance(d, Split)), 1)
+    replicas = next((len(d.devices) for d in schedule.directives if isinstance(d, Place)), 1)
+    return replicas, microbatches
+
+
+def open_setting(task: Task) -> Setting:
+    """Load the task's workload or profile. Raises `InputError`."""
+    return Setting(task, load_workload(task.model), load_profile(task.emulate) if task.emulate else None)
+
+
+def _captured(workload: Workload, size: int) -> ModelSpec:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = workload.model()
+    batch = workload.batch(size, 0)
+    clip = workload.clip_norm is not None
+    return capture(module, workload.loss, batch, name=workload.name, clip=clip).spec
