@@ -1,0 +1,280 @@
+"""The loop: propose, judge on the ladder, learn; at the end a fresh confirmation.
+
+Everything here follows from the seed, the options and what the journal holds, so that a resumed run takes the same
+steps (`journal.py`). Only the ladder and the language model touch the world, and each of their answers is a line.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pibroch.agents.curator import curate
+from pibroch.agents.evolve.budget import Budget
+from pibroch.agents.evolve.design import decode
+from pibroch.agents.evolve.edits import parse_edit
+from pibroch.agents.evolve.facts import facts_of
+from pibroch.agents.evolve.journal import Journal
+from pibroch.agents.evolve.memo import Memo
+from pibroch.agents.evolve.population import Individual, Population
+from pibroch.agents.evolve.proposals import Proposal, Proposer
+from pibroch.agents.evolve.rundir import RunDir
+from pibroch.agents.evolve.start import starting_schedule
+from pibroch.agents.lm.base import digest
+from pibroch.agents.reflector import reflect
+from pibroch.evals.evaluation import Evaluation
+from pibroch.evals.finding import Finding
+from pibroch.evals.ladder import Ladder
+from pibroch.playbooks.deltas import apply
+from pibroch.playbooks.model import Bullet, Delta, Outcome, Playbook
+from pibroch.playbooks.retrieve import select
+from pibroch.runtime.directives import Schedule
+from pibroch.runtime.errors import InputError
+
+IDLE_TURNS = 60  # proposals in a row that were not worth an evaluation: the neighbourhood is used up
+BULLET_TOKENS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`apply_edits_of_playbook` is what an ablation leaves out."""
+
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    start: Schedule | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """`confirmed` compares `best` with the start, freshly; None where the best is the start."""
+
+    best: Individual
+    start: Individual
+    reason: str
+    evaluations: int
+    rejected: list[dict[str, Any]]
+    outcomes: list[Outcome]
+    deltas: list[Delta]
+    confirmed: dict[str, Any] | None
+
+
+class Evolution:
+    """One run over one task. `playbook` is what it begins with; `deltas` of the result are what it learned."""
+
+    def __init__(
+        self,
+        *,
+        run: RunDir,
+        journal: Journal,
+        ladder: Ladder,
+        playbook: Playbook,
+        options: Options,
+        lm: Memo | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.run_dir, self.journal, self.ladder, self.options, self.lm, self.say = (
+            run, journal, ladder, options, lm, say,
+        )  # fmt: skip
+        self.setting = ladder.setting
+        self.playbook = playbook
+        self.evaluations = 0
+        self.rejected: list[dict[str, Any]] = []
+        self.deltas: list[Delta] = []
+        self.outcomes: list[Outcome] = []
+
+    def run(self) -> Result:
+        """Raises `InputError` where nothing can start, `Paused` where a mailbox has no answer yet."""
+        start = self._begin()
+        reason = "interrupted"
+        try:
+            reason = self._loop()
+            confirmed = self._confirm(start)
+        except KeyboardInterrupt:
+            confirmed = None
+        result = Result(
+            self.population.incumbent, start, reason, self.evaluations, self.rejected, self.outcomes, self.deltas,
+            confirmed,
+        )  # fmt: skip
+        self.journal.note("end", {"reason": reason, "best": result.best.key, "evaluations": self.evaluations})
+        return result
+
+    # The start
+
+    def _begin(self) -> Individual:
+        task = self.setting.task
+        schedule = self.options.start or starting_schedule(self.setting)
+        key = self.run_dir.save(schedule)
+        resumed = not self.journal.empty
+        self.journal.once("start", {
+            "version": 1, "task": task.model_dump(mode="json"), "seed": self.options.seed, "scores": self.ladder.scores,
+            "budget": self.options.budget.to_json(), "lm": self.lm.name if self.lm else None, "incumbent": key,
+            "playbook": digest(self.playbook.model_dump(mode="json")),
+        })  # fmt: skip
+        if resumed:
+            self.journal.note("resume", {})
+        costs = self.journal.once("costs", {}, lambda: {"costs": self.ladder.measure_costs(schedule)})["costs"]
+        self.ladder.use_costs(costs)
+        evaluation = self._measured("evaluation", 0, schedule, key, None)
+        if evaluation.verdict == "invalid":
+            raise InputError(f"the schedule to start from is refused: {evaluation.reason}")
+        start = self._individual(schedule, key, 0, evaluation, "")
+        self.population = Population(start)
+        self.population.add(start)
+        self.population.plans[start.plan] = evaluation
+        start.findings = self._findings(start)
+        bullets = self._bullets(start)
+        self.proposer = Proposer(
+            self.setting, self.population, [b for b in bullets if b.edit is not None],
+            self._write if self.lm is not None else None, priors=_priors(self.playbook),
+        )  # fmt: skip
+        return start
+
+    def _bullets(self, one: Individual) -> list[Bullet]:
+        facts = facts_of(self.setting, one.schedule, one.findings)
+        return select(self.playbook, facts, tokens=BULLET_TOKENS)
+
+    # The loop
+
+    def _loop(self) -> str:
+        turn = idle = 0
+        while True:
+            if (reason := self._over(idle)) is not None:
+                return reason
+            proposal = self.proposer.next(turn, random.Random(f"{self.options.seed}/{turn}"))
+            turn += 1
+            idle = 0 if self._try(proposal) else idle + 1
+
+    def _over(self, idle: int) -> str | None:
+        """Time and a user's wish end a run only where it goes on by itself: never in the middle of what it repeats."""
+        seconds = 0.0 if self.journal.replaying else self.journal.spent_s
+        if reason := self.options.budget.spent(evaluations=self.evaluations, seconds=seconds):
+            return reason
+        if idle >= IDLE_TURNS:
+            return f"no more proposals: the last {IDLE_TURNS} were tried before or do not apply"
+        return "stopped" if not self.journal.replaying and self.run_dir.stopped else None
+
+    def _try(self, proposal: Proposal) -> bool:
+        """Whether the proposal was evaluated."""
+        schedule = proposal.schedule
+        if schedule is None:
+            return self._skip(proposal, "", proposal.why)
+        key = self.run_dir.save(schedule)
+        try:
+            plan = self.setting.lower(schedule).hash()
+        except InputError as error:
+            return self._skip(proposal, key, f"refused: {error}")
+        if plan in self.population.plans:
+            return self._skip(proposal, key, "duplicate")
+        number = self.evaluations + 1
+        incumbent = self.population.incumbent
+        self.journal.once("proposal", {
+            "evaluation": number, "source": proposal.source, "parent": proposal.parent.key, "schedule": key,
+            "edit": proposal.edit, "bullets": list(proposal.bullets), "why": proposal.why,
+        })  # fmt: skip
+        evaluation = self._measured("evaluation", number, schedule, key, incumbent)
+        self.evaluations = number
+        self.population.plans[plan] = evaluation
+        self._take(proposal, schedule, key, number, evaluation)
+        self._learn(proposal, incumbent, number, evaluation)
+        return True
+
+    def _skip(self, proposal: Proposal, key: str, reason: str) -> bool:
+        self.journal.once("skipped", {
+            "source": proposal.source, "parent": proposal.parent.key, "schedule": key, "reason": reason[:400],
+            "edit": proposal.edit, "bullets": list(proposal.bullets),
+        })  # fmt: skip
+        return False
+
+    def _take(self, proposal: Proposal, schedule: Schedule, key: str, number: int, evaluation: Evaluation) -> None:
+        """A legal candidate joins the population; a faster one becomes the incumbent."""
+        if proposal.source in ("edit", "bullet"):
+            self.proposer.learn(proposal.edit, won=evaluation.accepted)
+        if evaluation.verdict in ("invalid", "unequal", "same") or evaluation.simulated_s is None:
+            self.rejected.append(_rejection(number, key, evaluation))
+            return
+        one = self._individual(schedule, key, number, evaluation, proposal.parent.key)
+        if evaluation.accepted:
+            self.population.incumbent = one
+            one.findings = self._findings(one)
+        else:
+            self.rejected.append(_rejection(number, key, evaluation))
+            one.findings = self.ladder.simulated_findings(schedule)
+        self.population.add(one)
+
+    def _learn(self, proposal: Proposal, incumbent: Individual, number: int, evaluation: Evaluation) -> None:
+        """Reflect on what was measured, and let the curator change the playbook."""
+        facts = facts_of(self.setting, incumbent.schedule, incumbent.findings)
+        lessons = []
+        if proposal.alone and proposal.edit is not None:
+            lesson = reflect(
+                parse_edit(proposal.edit), evaluation, incumbent.findings, facts,
+                evidence=f"run:{self.run_dir.path.name}#{number}", lm=self.lm,
+            )  # fmt: skip
+            lessons = [] if lesson is None else [lesson]
+        tested = proposal.bullets if proposal.source == "bullet" else ()
+        cited = proposal.bullets if proposal.source == "writer" else ()
+        deltas = curate(lessons, self.playbook, facts=facts, tested=tested, cited=cited, lm=self.lm)
+        if not deltas:
+            return
+        after, outcomes = apply(self.playbook, deltas, check_edit=parse_edit)
+        self.journal.once(
+            "playbook",
+            {"evaluation": number, "deltas": [d.model_dump(mode="json") for d in deltas],
+             "outcomes": [o.model_dump(mode="json") for o in outcomes]},
+        )  # fmt: skip
+        self.playbook = after
+        self.deltas += deltas
+        self.outcomes += outcomes
+
+    def _write(self, incumbent: Individual) -> Proposal:
+        raise NotImplementedError
+
+    # Effects, each a line of the journal
+
+    def _measured(
+        self, kind: str, number: int, schedule: Schedule, key: str, incumbent: Individual | None
+    ) -> Evaluation:
+        against = incumbent.schedule if incumbent else schedule
+
+        def judge() -> dict[str, Any]:
+            found = self.ladder.evaluate(schedule, against) if incumbent else self.ladder.first(schedule)
+            return {"result": found.to_json()}
+
+        fields = {"evaluation": number, "schedule": key, "incumbent": incumbent.key if incumbent else key}
+        return Evaluation.model_validate(self.journal.once(kind, fields, judge)["result"])
+
+    def _findings(self, one: Individual) -> list[Finding]:
+        record = self.journal.once(
+            "findings", {"schedule": one.key},
+            lambda: {"findings": [f.model_dump(mode="json") for f in self.ladder.findings(one.schedule)]},
+        )  # fmt: skip
+        return [Finding.model_validate(row) for row in record["findings"]]
+
+    def _confirm(self, start: Individual) -> dict[str, Any] | None:
+        best = self.population.incumbent
+        if best.key == start.key:
+            return None
+        self.say("confirming the best against the start, in a fresh run")
+        paired = self.ladder.confirm(best.schedule, start.schedule)
+        row = {"schedule": best.key, "incumbent": start.key, **paired}
+        self.journal.note("confirm", row)
+        return row
+
+    def _individual(self, schedule: Schedule, key: str, number: int, evaluation: Evaluation, parent: str) -> Individual:
+        return Individual(schedule, key, evaluation.plan, number, decode(schedule, self.setting), evaluation, parent)
+
+
+def _rejection(number: int, key: str, evaluation: Evaluation) -> dict[str, Any]:
+    return {"evaluation": number, "schedule": key, "verdict": evaluation.verdict, "reason": evaluation.reason}
+
+
+def _priors(playbook: Playbook) -> dict[str, float]:
+    """What the playbook's tests say of each operator: the mean of a Beta(1, 1) posterior over its bullets."""
+    tests: dict[str, tuple[int, int]] = {}
+    for bullet in playbook.bullets:
+        if bullet.edit is not None and bullet.tested:
+            helpful, tested = tests.get(bullet.edit["op"], (0, 0))
+            tests[bullet.edit["op"]] = helpful + bullet.helpful, tested + bullet.tested
+    return {op: (helpful + 1) / (tested + 2) for op, (helpful, tested) in tests.items()}

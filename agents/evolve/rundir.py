@@ -1,0 +1,81 @@
+"""The folder of a run.
+
+journal.jsonl       what happened, in order: the truth (`journal.py`)
+schedules/H.json    every schedule that was proposed, by its hash
+playbook.json       the playbook as the run began with it
+best.json           the schedule that the run found, once it has ended
+report.html         the run to look at
+STOP                makes the run end after the present evaluation; a user creates it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pibroch.agents.lm.base import digest
+from pibroch.runtime.directives import Schedule, load_schedule, schedule_text
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import check_writable, write_atomically
+
+
+def schedule_hash(schedule: Schedule) -> str:
+    """Equal schedules have equal hashes, whatever file they came from."""
+    return digest(schedule.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def playbook(self) -> Path:
+        return self.path / "playbook.json"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a user has asked the run to end."""
+        return (self.path / "STOP").exists()
+
+    def begin(self) -> None:
+        """Raises `InputError` where the folder holds a run already, or cannot be written to."""
+        if self.journal.exists() and self.journal.stat().st_size:
+            raise InputError(
+                f"{self.path} holds a run already: go on with --resume {self.path}, or name another folder"
+            )
+        check_writable(self.journal)
+
+    def check_resumable(self) -> None:
+        """Raises `InputError` where there is no run to go on with."""
+        if not self.journal.exists():
+            raise InputError(f"{self.path} holds no run: there is no {self.journal.name} in it")
+
+    def save(self, schedule: Schedule) -> str:
+        """Keep a schedule; returns its hash."""
+        key = schedule_hash(schedule)
+        path = self.path / "schedules" / f"{key}.json"
+        if not path.exists():
+            write_atomically(path, schedule_text(schedule))
+        return key
+
+    def load(self, key: str) -> Schedule:
+        """A kept schedule. Raises `InputError` where the file is not what was kept."""
+        path = self.path / "schedules" / f"{key}.json"
+        schedule = load_schedule(path)
+        if schedule_hash(schedule) != key:
+            raise InputError(f"{path}: its content has another hash: it was changed after the run")
+        return schedule
