@@ -10,6 +10,14 @@ with a reference:
     the same on CUDA                the same, and weights within 1e-5 too: kernels may sum in another order
     float64 against the unsplit     loss, gradients and weights within 1e-10
 
+The replay runs the graph that the run has captured. So the first step of a model that draws no random numbers is also
+compared with the model itself, uncaptured, within 1e-4: half precision, a frozen layer, a shorter sequence or a
+remembered result in the graph differ by more.
+
+Nothing of a step is known to anyone before the run has handed its numbers over, and these are fetched as soon as the
+step has returned: work that goes on behind its back comes too late. Only plain tensors are compared: a subclass could
+answer for itself.
+
 The relative error of a tensor is ‖Δ‖∞ / max(‖reference‖∞, 10⁻³ x the largest reference gradient of that step); a NaN
 or infinity anywhere, a missing tensor and another shape are infinite errors. A gradient that the reference lacks (a
 parameter without influence) may be absent or zero.
@@ -28,17 +36,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pibroch.evals.reference import Reference, Replay, Unsplit, exact_sums
+from pibroch.evals.reference import Reference, Replay, State, Unsplit, eager, exact_sums
+from pibroch.runtime.batches import samples
+from pibroch.runtime.captured import flatten_batch
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from pibroch.runtime.trainer import Trainer
+    from pibroch.runtime.workload import Workload
 
 FLOOR = 1e-3
+PLAIN = (Tensor, torch.nn.Parameter)
 REPLAY_LOSS = 1e-6  # the loss is a sum over microbatches in whatever order the workers' reports come in
 REPLAY_INEXACT = 1e-5
 UNSPLIT = 1e-10
+CAPTURED = 1e-4  # the graph holds the operators that the model calls; half precision is off by 1e-3 and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,7 @@ class _Record:
     loss: _Largest = field(default_factory=_Largest)
     grad: _Largest = field(default_factory=_Largest)
     weight: _Largest = field(default_factory=_Largest)
+    captured: _Largest = field(default_factory=_Largest)
 
 
 def judge(
@@ -101,21 +115,61 @@ def judge(
     them. `peak` also counts each rank's peak tensor bytes in one more step.
     """
     if batches is None:
-        first = secrets.randbelow(1 << 30) if seed is None else seed
-        batches = [trainer.workload.batch(trainer.batch_size, first + step) for step in range(steps)]
+        batches = fresh_batches(trainer.workload, trainer.batch_size, steps, seed=seed)
     if len(batches) < steps:
         raise InputError(f"{steps} steps need as many batches, not {len(batches)}")
     with _deterministic(trainer):
-        return _judge(trainer, batches[:steps], peak=peak)
+        trainer.reset()
+        verdict = _judge(trainer, batches[:steps], None)
+        peaks = trainer.peak_bytes() if peak else []
+        trainer.reset()
+    return replace(verdict, peak_bytes=peaks)
 
 
-def _judge(trainer: Trainer, batches: Sequence[Any], *, peak: bool) -> Verdict:
-    reference: Reference | None = None
-    record, losses = _Record(), list[float]()
-    trainer.reset()
+def audit(trainer: Trainer, *, steps: int = 1, seed: int | None = None) -> Verdict:
+    """Judge `steps` more steps from where the run stands, against a reference that starts there too; nothing is reset.
+
+    After steps that were timed, it finds what did its work only as long as it was being judged.
+    """
+    batches = fresh_batches(trainer.workload, trainer.batch_size, steps, seed=seed)
+    names = list(trainer.captured.spec.params)
+    params, buffers, kept = dict[str, Tensor](), dict[str, Tensor](), dict[str, Any]()
+    for held, changed in trainer.pool.call("values", [(names,)] * trainer.pool.ranks):
+        params, buffers = {**held, **params}, {**changed, **buffers}
+    for state in trainer.pool.call("optimizer_state"):
+        kept = {**state, **kept}
+    reference = reference_for(trainer)
+    reference.restore(State(params, buffers, kept, trainer.steps_done))
+    with _deterministic(trainer):
+        return _judge(trainer, batches, reference)
+
+
+def fresh_batches(workload: Workload, size: int, steps: int, *, seed: int | None = None) -> list[Any]:
+    """Batches for `steps` steps, under `seed` or one that nobody can know. Raises `InputError` where they hold another
+    number of samples than asked for, or differ from each other in shape or dtype: they would be different work."""
+    first = secrets.randbelow(1 << 30) if seed is None else seed
+    batches = [workload.batch(size, first + step) for step in range(steps)]
+    facts = [{n: (tuple(t.shape), t.dtype) for n, t in flatten_batch(batch).items()} for batch in batches]
+    for step, batch in enumerate(batches):
+        if (found := samples(batch)) != size:
+            raise InputError(f"{workload.name}: batch({size}, {first + step}) returned {found} samples")
+        if facts[step] != facts[0]:
+            raise InputError(
+                f"{workload.name}: the batches of steps {first} and {first + step} differ in shape or dtype: "
+                f"{facts[0]} and {facts[step]}"
+            )
+    return batches
+
+
+def _judge(trainer: Trainer, batches: Sequence[Any], reference: Reference | None) -> Verdict:
+    """Without a `reference` the run must stand at its start."""
+    record, losses, begins = _Record(), list[float](), reference is None
     for step, batch in enumerate(batches):
         loss = trainer.step(batch).loss
         losses.append(loss)
+        names = list(trainer.captured.spec.params)
+        held = trainer.pool.call("values", [(names,)] * trainer.pool.ranks)
+        mine: list[Mapping[str, Tensor]] = trainer.pool.call("gradients")
         # Only now is it certain which shapes the trainer has captured.
         reference = reference or reference_for(trainer)
         exact = _exact(reference, trainer.plan)
@@ -123,30 +177,45 @@ def _judge(trainer: Trainer, batches: Sequence[Any], *, peak: bool) -> Verdict:
         record.loss.add(
             f"loss, step {step}", torch.tensor(loss).double(), torch.tensor(expected_loss).double(), floor=0.0
         )
-        mine: list[Mapping[str, Tensor]] = trainer.pool.call("gradients")
         largest = max((float(g.abs().max()) for g in expected.values() if g.numel()), default=0.0)
         _compare(record.grad, mine, expected, step=step, floor=FLOOR * largest, absent_is_zero=True)
+        if begins and step == 0 and reference.name == "replay" and not trainer.captured.spec.random:
+            record.captured = _captured_error(trainer, batch, expected_loss, expected)
         theirs = {name: g for rank in reversed(mine) for name, g in rank.items() if name in expected}
         used = (expected if exact else theirs) if trainer.update else {}
         weights = reference.update(used)
-        held = trainer.pool.call("values", [(list(weights),)] * trainer.pool.ranks)
         _compare(record.weight, [params for params, _ in held], weights, step=step, floor=FLOOR * largest)
         if step == len(batches) - 1:
             _compare(record.weight, [trainer.state_dict()], weights, step=step, floor=FLOOR * largest)
-    peaks = trainer.peak_bytes() if peak else []
-    trainer.reset()
-    return _verdict(reference, record, plan=trainer.plan, losses=losses, peaks=peaks)
+    return _verdict(reference, record, plan=trainer.plan, losses=losses)
+
+
+def _captured_error(trainer: Trainer, batch: Any, loss: float, gradients: Mapping[str, Tensor]) -> _Largest:
+    """How far the graph's first step is from the model's."""
+    expected_loss, expected = eager(
+        _workload(trainer), trainer.plan, batch, seed=trainer.seed, dtype=trainer.dtype, device=trainer.pool.device
+    )
+    found = _Largest()
+    found.add("the captured loss", torch.tensor(loss).double(), torch.tensor(expected_loss).double(), floor=0.0)
+    largest = max((float(g.abs().max()) for g in expected.values() if g.numel()), default=0.0)
+    _compare(found, [gradients], expected, step=0, floor=FLOOR * largest, absent_is_zero=True)
+    found.where = f"the captured graph is not the model: {found.where}"
+    return found
 
 
 def reference_for(trainer: Trainer) -> Reference:
     """The reference that fits the trainer's dtype. Raises `InputError` where a random model runs in float64."""
-    workload = trainer.workload if trainer.update else replace(trainer.workload, clip_norm=None)  # clips in the update
+    workload = _workload(trainer)
     if trainer.dtype == torch.float64:
         if trainer.captured.spec.random:
             raise InputError(f"{workload.name} draws random numbers per microbatch: judge it in float32")
         return Unsplit(workload, seed=trainer.seed)
     device = trainer.pool.device
     return Replay(workload, trainer.captured, trainer.plan, seed=trainer.seed, dtype=trainer.dtype, device=device)
+
+
+def _workload(trainer: Trainer) -> Workload:
+    return trainer.workload if trainer.update else replace(trainer.workload, clip_norm=None)  # clips in the update
 
 
 @contextlib.contextmanager
@@ -214,7 +283,10 @@ def _compare(
     for name, expected in reference.items():
         holders = [(rank, held[name]) for rank, held in enumerate(ranks) if name in held]
         for rank, tensor in holders:
-            largest.add(f"{name}, rank {rank}, step {step}", tensor, expected, floor)
+            if type(tensor) in PLAIN:
+                largest.add(f"{name}, rank {rank}, step {step}", tensor, expected, floor)
+            else:
+                largest.fail(f"{name}, rank {rank}, step {step}: a {type(tensor).__name__} instead of a plain tensor")
         if not holders and not (absent_is_zero and not expected.any()):
             largest.fail(f"{name}, step {step}: missing")
     if absent_is_zero:
@@ -230,7 +302,7 @@ def _exact(reference: Reference, plan: Plan) -> bool:
 
 
 def _verdict(
-    reference: Reference | None, record: _Record, *, plan: Plan, losses: list[float], peaks: list[int]
+    reference: Reference | None, record: _Record, *, plan: Plan, losses: list[float]
 ) -> Verdict:
     bitwise = record.grad.bitwise and record.weight.bitwise
     if reference is None:
@@ -243,6 +315,8 @@ def _verdict(
         within = max(record.loss.error, record.grad.error) <= REPLAY_INEXACT
         ok = within and (record.weight.bitwise if reference.device == "cpu" else record.weight.error <= REPLAY_INEXACT)
     worst = max((record.loss, record.grad, record.weight), key=lambda kind: kind.error)
+    if record.captured.error > CAPTURED:
+        ok, worst = False, record.captured
     return Verdict(
         ok=ok,
         reference=reference.name if reference else "none",
@@ -252,6 +326,6 @@ def _verdict(
         max_rel_weight_err=record.weight.error,
         worst=worst.where,
         steps=len(losses),
-        peak_bytes=peaks,
+        peak_bytes=[],
         losses=losses,
     )

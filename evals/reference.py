@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,16 @@ from pibroch.runtime.workload import Batch, Workload
 Named = dict[str, Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a run stands: parameters, the buffers that changed, what the optimizer keeps per parameter, steps done."""
+
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    optimizer: Mapping[str, Mapping[str, Any]]
+    step: int
+
+
 class Reference(Protocol):
     """`gradients` then `update`, step by step."""
 
@@ -44,6 +55,9 @@ class Reference(Protocol):
 
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         """One optimizer step with these gradients; all weights after it, on the host."""
+
+    def restore(self, state: State) -> None:
+        """Go on from there instead of from the initial weights."""
 
 
 class Unsplit:
@@ -70,6 +84,10 @@ class Unsplit:
     def update(self, gradients: Mapping[str, Tensor]) -> Named:
         """See `Reference`."""
         return self._weights.update(gradients)
+
+    def restore(self, state: State) -> None:
+        """See `Reference`."""
+        self._weights.restore(state)
 
 
 class Replay:
@@ -123,6 +141,13 @@ class Replay:
         """See `Reference`."""
         return self._weights.update(gradients)
 
+    def restore(self, state: State) -> None:
+        """See `Reference`. Of buffers every replica takes the first one's: statistics do not enter a training step."""
+        self._weights.restore(state)
+        for buffers in self._buffers:
+            buffers.update({name: value.to(self.device, copy=True) for name, value in state.buffers.items()})
+        self._step = state.step
+
     def _build(self) -> list[tuple[Chunk | None, ChunkModule]]:
         """The whole graph as one chunk, or the plan's chunks in layer order where chunks share a parameter."""
         if all(len(chunks) == 1 for chunks in self._owners.values()):
@@ -172,6 +197,26 @@ class Replay:
         return float(loss[1])
 
 
+def eager(
+    workload: Workload, plan: Plan, batch: Batch, *, seed: int, dtype: torch.dtype | None, device: str
+) -> tuple[float, Named]:
+    """Loss and gradients of a batch from the initial weights, as the uncaptured model gives them, microbatch by
+    microbatch. The replay runs the graph that the run has captured: only this can tell that the graph is the model."""
+    model = fresh_model(workload, seed=seed, dtype=dtype).to(device)
+    batch = tree_map(lambda t: t.to(device) if isinstance(t, Tensor) else t, cast(batch, dtype))
+    each, parts = microbatch_size(batch, plan), plan.replicas * plan.microbatches
+    losses: list[Tensor] = []
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        found = [workload.loss(model, piece(batch, i * each, (i + 1) * each)) for i in range(parts)]
+        pairs = [row if isinstance(row, tuple) else (row, 1.0) for row in found]
+        total = float(sum(float(count) for _, count in pairs))
+        for value, _ in pairs:
+            (value / total).backward()
+            losses.append(value.detach() / total)
+    grads = {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}
+    return float(sum(losses)), clipped(grads, workload.clip_norm)
+
+
 class _Weights:
     """The reference's parameters under the workload's optimizer."""
 
@@ -186,6 +231,18 @@ class _Weights:
         with one_thread():
             self._optimizer.step()
         return {n: p.detach().to("cpu", copy=True) for n, p in self._model.named_parameters()}
+
+    def restore(self, state: State) -> None:
+        with torch.no_grad():
+            for name, p in self._model.named_parameters():
+                p.copy_(state.params[name])
+        for name, p in self._params.items():
+            if kept := state.optimizer.get(name):
+                # A step counter stays on the host, where the optimizers look for it.
+                self._optimizer.state[p] = {
+                    k: v.to("cpu" if k == "step" else p.device, copy=True) if isinstance(v, Tensor) else v
+                    for k, v in kept.items()
+                }
 
 
 def fresh_model(workload: Workload, *, seed: int, dtype: torch.dtype | None) -> nn.Module:

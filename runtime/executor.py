@@ -30,6 +30,7 @@ from pibroch.runtime.progress import Clock, Progress, Stopped
 from pibroch.runtime.store import Store
 
 JOIN = 0.1  # seconds between looks at whether another stream has failed
+_now, _sleep = time.monotonic, time.sleep  # ours, whatever the modules of a workload do to `time` later
 
 
 class Pace(Protocol):
@@ -95,7 +96,7 @@ class Executor:
             self._run(progress, report, counter, deadline)
         if progress.failure is None and clock.cuda:
             torch.cuda.synchronize()
-        report.end = time.monotonic()
+        report.end = _now()
         if progress.failure is not None:
             raise progress.failure
         if clock.cuda:
@@ -114,12 +115,12 @@ class Executor:
         for thread in threads:
             thread.start()
         self._stream("compute", progress, report, counter)
-        until = time.monotonic() + deadline
+        until = _now() + deadline
         for thread in threads:
             # After a failure the others may wait for messages that never come: the failure is the news, at once.
             while thread.is_alive() and progress.failure is None:
                 thread.join(timeout=JOIN)
-                if time.monotonic() > until and thread.is_alive():
+                if _now() > until and thread.is_alive():
                     progress.fail(TimeoutError(f"stream {thread.name} had not ended at the deadline"))
 
     def _stream(self, name: str, progress: Progress, report: StepReport, counter: Any) -> None:
@@ -173,8 +174,8 @@ class Executor:
             if self.pace is not None:
                 latency, link = self.pace.transfer(task)
                 with self._link:  # never held while waiting for the peer: that could wait for this device's next send
-                    _rest(time.monotonic(), link)
-                _rest(time.monotonic(), latency)
+                    _rest(_now(), link)
+                _rest(_now(), latency)
             self.comm.send(channel, n * 16, tensors).wait()
             del tensors
             self.compute.sent(task)
@@ -219,7 +220,7 @@ class Executor:
             start = self._stamp()
             self._reduce(task)
             if self.pace is not None:
-                _rest(time.monotonic(), self.pace.task(task))
+                _rest(_now(), self.pace.task(task))
             report.events.append((i, start, self._stamp()))
             progress.end(i)
 
@@ -237,6 +238,6 @@ class Executor:
 
 def _rest(start: float, seconds: float) -> None:
     """Wait until `seconds` have passed since `start`."""
-    left = start + seconds - time.monotonic()
+    left = start + seconds - _now()
     if left > 0:
-        time.sleep(left)
+        _sleep(left)

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 
 
+_now = time.monotonic  # ours, whatever the modules of a workload do to `time` later
+
+
 class Stopped(Exception):
     """Another stream of this device has failed; this one gives up quietly."""
 
@@ -27,7 +30,7 @@ class Progress:
         self._lock = threading.Lock()
         self._gates: dict[int, list[tuple[threading.Lock, Callable[[], None] | None]]] = {}  # one per waiting stream
         self._cuda = device.type == "cuda"
-        self._until = time.monotonic() + deadline
+        self._until = _now() + deadline
         self.failure: BaseException | None = None
 
     def end(self, task: int) -> None:
@@ -72,7 +75,7 @@ class Progress:
             if self.failure is not None:
                 raise Stopped
             self._gates.setdefault(task, []).append((gate, announce))
-        if not gate.acquire(timeout=max(0.0, self._until - time.monotonic())):
+        if not gate.acquire(timeout=max(0.0, self._until - _now())):
             raise TimeoutError(f"task {task} had not ended at the deadline")
         if task not in self._ended:
             raise Stopped
@@ -97,7 +100,7 @@ class Clock:
     clock, once the device is idle. On the CPU a stamp is the time itself; on CUDA it is an event, if `timed`."""
 
     def __init__(self, *, device: torch.device, timed: bool) -> None:
-        self.stamp: Callable[[], Any] = time.monotonic
+        self.stamp: Callable[[], Any] = _now
         self.cuda = device.type == "cuda"
         self.timed = timed or not self.cuda
         if self.cuda:
@@ -111,7 +114,7 @@ class Clock:
             torch.cuda.synchronize()
             self._origin = self._event()
             self._origin.synchronize()
-        self.start = time.monotonic()
+        self.start = _now()
         return self.start
 
     def seconds(self, stamp: Any) -> float:

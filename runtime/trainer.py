@@ -40,6 +40,7 @@ from pibroch.runtime.workload import Batch, Workload
 
 LINK_BYTES = 1 << 22  # size of the message that measures bandwidth
 LINK_ROUNDS = 10
+_now = time.monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,11 @@ class Trainer:
         """Samples in a batch of the loaded schedule: replicas x microbatches x the workload's microbatch."""
         self.prepare()
         return self.plan.replicas * self.plan.microbatches * self.workload.microbatch
+
+    @property
+    def steps_done(self) -> int:
+        """Training steps since the initial weights: dropout draws anew in each."""
+        return self._step
 
     @property
     def pool(self) -> Pool:
@@ -356,9 +362,9 @@ class Trainer:
                 mine[device][k] = pieces[k]
         total = self._total(batch, each)
         args = [(slot, batches, self._step, total, count, events) for batches in mine]
-        begin = time.monotonic()
+        begin = _now()
         reports: list[StepReport] = pool.call("step", args)
-        wall = time.monotonic() - begin
+        wall = _now() - begin
         if slot == "train":
             self._step += 1
             self._last = batch

@@ -20,7 +20,8 @@ class EagerTrainer:
         self.batch_size = microbatches * workload.microbatch
         self.dtype = torch.float64
         self.update = True
-        self.captured = SimpleNamespace(spec=SimpleNamespace(random=False))
+        names = [name for name, _ in workload.model().named_parameters()]
+        self.captured = SimpleNamespace(spec=SimpleNamespace(random=False, params=names))
         self.plan = SimpleNamespace(tasks=[SimpleNamespace(scale=(1, microbatches))], buckets=[], replicas=1)
         self.pool = self  # one rank
         self.ranks = 1
