@@ -2,11 +2,16 @@
 
 A schedule of k replicas and m microbatches splits the task's samples into k * m equal microbatches. Emulated tasks fix
 the microbatch at one sample, as the profile describes it; measured ones take any size that divides the batch.
+
+Under emulation all durations are the profile's times one factor, the same for every schedule of the task: the shortest
+operation of a layer takes 20 ms (`runtime.profile.SHORTEST`), so that no chunk is too short to be timed on a small
+machine. Operations of less than a tenth of the longest one do not count: they are too short to matter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -19,7 +24,7 @@ from pibroch.runtime.errors import InputError
 from pibroch.runtime.lower import lower
 from pibroch.runtime.model import ModelSpec
 from pibroch.runtime.plan import Plan
-from pibroch.runtime.profile import Profile, load_profile
+from pibroch.runtime.profile import SHORTEST, Profile, load_profile
 from pibroch.runtime.simulate import Simulation, simulate
 from pibroch.runtime.verify import Violation, verify
 from pibroch.runtime.workload import Workload
@@ -89,7 +94,25 @@ def division(schedule: Schedule) -> tuple[int, int]:
 
 def open_setting(task: Task) -> Setting:
     """Load the task's workload or profile. Raises `InputError`."""
-    return Setting(task, load_workload(task.model), load_profile(task.emulate) if task.emulate else None)
+    workload = load_workload(task.model)
+    if task.emulate is None:
+        return Setting(task, workload)
+    profile = emulated_profile(task.emulate)
+    layers = len(_captured(workload, 1).layers)
+    if layers != len(profile.layers):
+        raise InputError(
+            f"task {task.name}: {task.model} has {layers} layers and profile {profile.name} has {len(profile.layers)}: "
+            f"one cut must fit both, as with the model mlp:{len(profile.layers)}"
+        )
+    return Setting(task, workload, profile)
+
+
+def emulated_profile(name_or_path: str | Path) -> Profile:
+    """The profile as tasks emulate it, slowed down as the head of this file says. Raises `InputError`."""
+    profile = load_profile(name_or_path)
+    times = [t for x in profile.layers for t in (x.forward, x.backward_input, x.backward_weight)]
+    shortest = min(t for t in times if t >= max(times) / 10)
+    return profile.times(SHORTEST / shortest)
 
 
 def _captured(workload: Workload, size: int) -> ModelSpec:

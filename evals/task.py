@@ -7,12 +7,15 @@ A task fixes what a candidate may not change: the model, the devices, the sample
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pibroch.runtime.errors import InputError
+
+SHIPPED = Path(__file__).parent / "tasks"
 
 
 class Task(BaseModel):
@@ -52,3 +55,27 @@ def load_task(path: Path) -> Task:
         row = error.errors()[0]
         where = ".".join(map(str, row["loc"])) or "the task"
         raise InputError(f"{path}: {where}: {row['msg']}") from error
+
+
+def find_task(name_or_path: str | Path, layers: Sequence[Path] = ()) -> Task:
+    """A task by the path of its file, or by name: in `layers` (folders, the first one first), then shipped.
+
+    Raises `InputError` that lists the names there are.
+    """
+    text = str(name_or_path)
+    if text.endswith(".json"):
+        return load_task(Path(text))
+    path = _files(layers).get(text)
+    if path is None:
+        raise InputError(f"no task {text!r}: name a file that ends in .json, or one of {', '.join(task_names(layers))}")
+    return load_task(path)
+
+
+def task_names(layers: Sequence[Path] = ()) -> list[str]:
+    """The names of all tasks in these folders and of the shipped ones, sorted."""
+    return sorted(_files(layers))
+
+
+def _files(layers: Sequence[Path]) -> dict[str, Path]:
+    """Task files by name; where two have one name, that of the earlier folder."""
+    return {path.stem: path for folder in reversed([*layers, SHIPPED]) for path in folder.glob("*.json")}

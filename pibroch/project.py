@@ -19,6 +19,7 @@ from pibroch.runtime.generated import VARIABLE
 
 FILE = "pibroch.toml"
 ROOMS = ("specs", "generated", "playbooks", "tasks")
+_SHIPPED_AT = {"tasks": "evals/tasks"}  # where that is not the room's own name
 SETTINGS = ("name", "model", "lm")
 _SHIPPED = Path(__file__).resolve().parent
 
@@ -34,7 +35,7 @@ class Project:
         """The folders of a room that exist, the project's own first. No folder appears twice."""
         assert room in ROOMS, room
         candidates = [self.root / room] if self.root else []
-        candidates.append((_SHIPPED / room).resolve())
+        candidates.append((_SHIPPED / _SHIPPED_AT.get(room, room)).resolve())
         return list(dict.fromkeys(path for path in candidates if path.is_dir()))
 
     def find(self, room: str, name: str) -> Path | None:

@@ -126,7 +126,10 @@ class Profile:
         else:
             costs = self.costs()
             times = [costs.compute(plan, task) for task in plan.tasks if task.op in ("F", "B", "BI", "BW")]
-        factor = shortest / min((t for t in times if t > 0), default=shortest)
+        return self.times(shortest / min((t for t in times if t > 0), default=shortest))
+
+    def times(self, factor: float) -> Profile:
+        """The same with all durations times `factor`."""
         layers = tuple(
             replace(
                 layer,

@@ -135,9 +135,10 @@ def test_costs_pickle_without_the_plan_they_saw() -> None:
 
 
 def test_shipped_profiles() -> None:
-    assert shipped_profiles() == tuple(sorted((FABRIC, GPU)))
-    assert [load_profile(name).stages for name in shipped_profiles()] == [8, 8]
-    with pytest.raises(InputError, match="one of equal-8, llama3-8b-a100-25g"):
+    assert {FABRIC, GPU} <= set(shipped_profiles())
+    stages = {name: load_profile(name).stages for name in shipped_profiles()}
+    assert stages.items() >= {FABRIC: 8, GPU: 8}.items()
+    with pytest.raises(InputError, match="one of .*equal-8, .*llama3-8b-a100-25g"):
         load_profile("equal-9")
 
 
