@@ -73,7 +73,7 @@ def render(
         style=(files("pibroch.view") / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_json(page_data(plan, runs, unit_name=unit, file=file)),
+        data=inline_json(page_data(plan, runs, unit_name=unit, file=file)),
         badges=parts.badges(_badges(verdict or {}, trace)),
         stats=parts.stats(_stats(plan, simulation, runs, verdict or {}, unit)),
         facts=parts.facts(_facts(plan, verdict or {})),
@@ -97,7 +97,7 @@ def _unit_costs(plan: Plan, simulation: Simulated) -> bool:
     return bool(spans) and all(abs(span - 1) < 1e-9 for span in spans)
 
 
-def _json(data: Any) -> str:
+def inline_json(data: Any) -> str:
     """JSON that cannot end the script element that holds it, nor start a comment or a tag."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

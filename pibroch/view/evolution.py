@@ -1,0 +1,93 @@
+"""One self-contained page that shows a run of evolution, from its journal: for a finished run or one under way.
+
+Like the page of a schedule (`pibroch.view`) it works from a file without a network: its policy allows its one constant
+script, and the timeline's own, by their hashes. What comes from users and models is escaped text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from pibroch.runtime.directives import schedule_text
+from pibroch.view import evolution_charts, evolution_parts, inline_json, parts
+from pibroch.view.evolution_data import RunView
+from pibroch.view.evolution_fold import read_run
+
+__all__ = ["RunView", "read_run", "render_evolution"]
+
+
+def render_evolution(run: RunView, *, timeline: str | None = None) -> str:
+    """The page as text. `timeline` is the page of the best schedule (`pibroch.view.render`), which is embedded."""
+    source = files("pibroch.view")
+    script = (source / "evolution.js").read_text(encoding="utf-8")
+    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
+    hashes = [f"'sha256-{_hash(script)}'"]
+    if timeline is not None:  # a frame obeys the policy of the page around it as well
+        hashes += [f"'sha256-{_hash(inner)}'" for inner in re.findall(r"<script>(.*?)</script>", timeline, re.S)]
+    order = list(run.candidates)
+    items = [
+        {**evolution_parts.details(run, one), "parent": order.index(one.parent) if one.parent in run.candidates else -1}
+        for one in run.candidates.values()
+    ]
+    return Template((source / "evolution.html").read_text(encoding="utf-8")).substitute(
+        title=escape(evolution_parts.cut(str(run.task.get("title") or run.task.get("name") or "unknown task"), 200)),
+        style="\n".join((source / name).read_text(encoding="utf-8") for name in ("page.css", "evolution.css")),
+        script=script,
+        script_hashes=" ".join(hashes),
+        data=inline_json({"candidates": items}),
+        kind=run.kind,
+        badges=parts.badges(evolution_parts.badges(run)),
+        stats=parts.stats(evolution_parts.stats(run)),
+        facts=parts.facts(evolution_parts.facts(run)),
+        speeds=evolution_charts.speeds(run),
+        legend=evolution_charts.legend(run),
+        lineage=evolution_charts.lineage(run),
+        pareto=evolution_charts.pareto(run),
+        findings=evolution_parts.findings(run),
+        best=_best(run, timeline),
+        confirmations=evolution_parts.confirmations(run),
+        evaluations=evolution_parts.evaluations(run),
+        refusals=evolution_parts.refusals(run),
+        playbook=evolution_parts.playbook(run),
+        failures=evolution_parts.failures(run),
+        problems=_problems(run),
+    )
+
+
+def _best(run: RunView, timeline: str | None) -> str:
+    best = run.candidates.get(run.best)
+    who = "nothing yet" if best is None else evolution_charts.name_of(best)
+    rows = [f'<p class="note">{escape(who)}, schedule <code>{escape(run.best[:24])}</code></p>']
+    if timeline is not None:
+        rows.append(
+            f'<iframe class="embedded" title="Timeline of the best schedule" srcdoc="{escape(timeline)}"></iframe>'
+        )
+    schedule = run.schedules.get(run.best)
+    if schedule is not None:
+        if timeline is None:
+            rows.append(f'<ol class="directives">{parts.directives(schedule)}</ol>')
+        rows.append(
+            '<details id="best-json"><summary>Schedule file (JSON)</summary>'
+            f'<pre tabindex="0" aria-label="Best schedule as JSON">{escape(schedule_text(schedule))}</pre></details>'
+        )
+    return "".join(rows)
+
+
+def _problems(run: RunView) -> str:
+    if not run.problems:
+        return ""
+    items = "".join(f"<li>{escape(evolution_parts.cut(text, 300))}</li>" for text in run.problems[:50])
+    more = f"<li>and {len(run.problems) - 50} more</li>" if len(run.problems) > 50 else ""
+    return (
+        '<section aria-labelledby="h-problems"><h2 id="h-problems">Problems in reading the run</h2>'
+        f"<ul>{items}{more}</ul></section>"
+    )
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
