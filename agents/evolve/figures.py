@@ -1,0 +1,152 @@
+"""What a constructive builder of orders knows: how long each stage's passes take, what flows between stages and what
+they hold, read from the setting's costs and a plan of one microbatch. Nothing here runs a simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from pibroch.agents.evolve.design import Design, Rule, changed, encode
+from pibroch.evals.setting import Setting
+from pibroch.runtime.costs import Costs
+from pibroch.runtime.lower import lower
+from pibroch.runtime.plan import Plan, Task
+
+PASSES = ("F", "B", "BI", "BW")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What one stage hands another: `seconds` of the sender's link and then `latency`; both 0 on one device."""
+
+    stage: int
+    latency: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Per stage: `seconds[op]`; `forward_to` and `backward_to` (who waits for its F, for its B); `kept` and
+    `weight_kept` bytes of one microbatch from F to the backward's end and from BI to BW; `passing` bytes that a
+    running chunk and its transfers need besides. `reductions` are (part of the last backward that is still to run when
+    the bucket is complete, seconds). `fixed` bytes are per position: parameters, gradients, optimizer state."""
+
+    seconds: dict[str, tuple[float, ...]]
+    forward_to: tuple[tuple[Edge, ...], ...]
+    backward_to: tuple[tuple[Edge, ...], ...]
+    kept: tuple[int, ...]
+    weight_kept: tuple[int, ...]
+    passing: tuple[int, ...]
+    reductions: tuple[tuple[tuple[float, float], ...], ...]
+    fixed: tuple[int, ...]
+
+    def load(self, stages: tuple[int, ...]) -> float:
+        """Seconds of one microbatch on the position that has these stages."""
+        return sum(self.seconds["F"][s] + self.seconds["B"][s] for s in stages)
+
+
+def figures(design: Design, setting: Setting) -> Figures:
+    """The figures of a design, whatever its rows. Raises `InputError` where it does not lower."""
+    costs = setting.costs(design.replicas, design.microbatches)
+    plan = _one_microbatch(design, setting)
+    compute: dict[tuple[str, int, int], Task] = {(t.op, t.stage, t.part): t for t in plan.tasks if t.replica == 0}
+    parts = [[c for c in plan.chunks if c.stage == s] for s in range(plan.stages)]
+    one: dict[str, list[list[float]]] = {
+        op: [[_seconds(costs, plan, compute, op, s, c.part) for c in row] for s, row in enumerate(parts)]
+        for op in PASSES
+    }
+    transfers = [t for t in plan.tasks if t.op == "SEND" and t.replica == 0]
+    links = {(t.payload, t.stage, t.peer_stage): costs.transfer(plan, t) for t in transfers}
+    stages = range(plan.stages)
+    sources = [sorted({p.stage for c in parts[s] for _, p in c.inputs} - {s}) for s in stages]
+    forward: list[list[Edge]] = [[] for _ in stages]
+    backward: list[list[Edge]] = [[] for _ in stages]
+    for s in stages:
+        for source in sources[s]:
+            forward[source].append(Edge(s, *links.get(("F", source, s), (0.0, 0.0))))
+            backward[s].append(Edge(source, *links.get(("B", s, source), (0.0, 0.0))))
+    nbytes = [b.nbytes for b in plan.buffers]
+    received = [0] * plan.stages
+    sent = [0] * plan.stages
+    for t in plan.tasks:
+        if t.replica == 0 and t.op == "RECV":
+            received[t.stage] += sum(nbytes[b] for b in t.writes)
+        elif t.replica == 0 and t.op == "SEND":
+            sent[t.stage] += sum(nbytes[b] for b in t.reads)
+    kept, weight_kept, passing = [], [], []
+    for s in stages:
+        own = [t for t in plan.tasks if t.replica == 0 and t.stage == s]
+        freed = {b for t in own if t.op == "BI" for b in t.frees}
+        written = {b for t in own if t.op in ("F", "RECV") for b in t.writes}
+        scratch = sum(nbytes[b] for t in own if t.op == "BI" for b in {*t.writes} & {*t.frees})
+        inner = {b for t in own if t.op == "F" for b in t.writes}
+        kept.append(sum(nbytes[b] for b in freed & written & (inner | _inputs(plan, own))))
+        weight_kept.append(sum(nbytes[b] for t in own if t.op == "BW" for b in t.frees))
+        passing.append(2 * received[s] + sent[s] + scratch)
+    return Figures(
+        seconds={op: tuple(map(sum, one[op])) for op in PASSES},
+        forward_to=tuple(map(tuple, forward)),
+        backward_to=tuple(map(tuple, backward)),
+        kept=tuple(kept),
+        weight_kept=tuple(weight_kept),
+        passing=tuple(passing),
+        reductions=tuple(_reductions(plan, costs, s, one["B"][s]) for s in stages),
+        fixed=tuple(
+            sum(b.nbytes for b in plan.buffers if b.persistent and b.device == plan.placement[row[0]][0])
+            for row in design.positions
+        ),
+    )
+
+
+def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
+    """Seconds of F and B of each layer for one microbatch. For models that do not fix their stages."""
+    model = setting.model(replicas, microbatches)
+    count = len(model.layers)
+    design = Design(
+        microbatches=microbatches,
+        placement=((*range(replicas),),) * count,
+        rows=(),
+        rule=Rule("rows"),
+        cut=tuple(range(1, count)),
+        bucket_size=(None,) * count,
+    )
+    costs = setting.costs(replicas, microbatches)
+    plan = _one_microbatch(design, setting)
+    compute = {(t.op, t.stage, t.part): t for t in plan.tasks if t.replica == 0}
+    return [sum(_seconds(costs, plan, compute, op, s, 0) for op in ("F", "B")) for s in range(count)]
+
+
+def _one_microbatch(design: Design, setting: Setting) -> Plan:
+    """A plan of the design's stages that runs one microbatch of its size, all backwards split."""
+    rows = tuple(
+        tuple((op, s, 0) for op, order in (("F", 1), ("BI", -1), ("BW", -1)) for s in stages[::order])
+        for stages in design.positions
+    )
+    small = changed(design, microbatches=1, rows=rows, rule=Rule("rows"), overlaps=frozenset())
+    return lower(encode(small), setting.model(design.replicas, design.microbatches))
+
+
+def _seconds(
+    costs: Costs, plan: Plan, compute: dict[tuple[str, int, int], Task], op: str, stage: int, part: int
+) -> float:
+    task = compute["BI" if op == "B" else op, stage, part]
+    return costs.compute(plan, replace(task, op="B") if op == "B" else task)
+
+
+def _inputs(plan: Plan, own: list[Task]) -> set[int]:
+    return {b for t in own if t.op == "F" for b in t.reads if not plan.buffers[b].persistent}
+
+
+def _reductions(plan: Plan, costs: Costs, stage: int, backward: list[float]) -> tuple[tuple[float, float], ...]:
+    """Buckets that this stage alone fills. A bucket is complete with the last of its chunks, and the stage's chunks run
+    their backwards from the last to the first."""
+    until = [0.0, *accumulate(backward)]
+    total = until[-1] or 1.0
+    found = []
+    for task in plan.tasks:
+        if task.op == "REDUCE" and task.device == plan.placement[stage][0]:
+            chunks = plan.buckets[task.bucket].chunks
+            if chunks and {c.stage for c in chunks} == {stage}:
+                left = until[min(c.part for c in chunks)] / total
+                found.append((left, costs.collective(plan, task)))
+    return tuple(sorted(found, reverse=True))
