@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SECTIONS = ("schedules", "communication", "memory", "measuring", "pitfalls")
 
@@ -37,6 +37,17 @@ class Bullet(_Frozen):
     harmful: int = Field(default=0, ge=0)
     evidence: tuple[str, ...] = ()
 
+    @model_validator(mode="after")
+    def _counters(self) -> Bullet:
+        if self.helpful + self.harmful > self.tested:
+            raise ValueError(f"{self.id}: helpful + harmful exceed tested")
+        return self
+
+    @property
+    def number(self) -> int:
+        """The part of the id that no other bullet of the playbook has."""
+        return int(self.id.rpartition("-")[2])
+
 
 class Add(_Frozen):
     """A new bullet; the store gives it its id."""
@@ -50,7 +61,8 @@ class Add(_Frozen):
 
 
 class Update(_Frozen):
-    """Other words, conditions or edit; None leaves a field as it is. Counters stay unless conditions or edit change."""
+    """Other words, conditions or edit; None leaves a field as it is, and an empty edit takes it away. Counters stay
+    unless conditions or edit change."""
 
     op: Literal["UPDATE"] = "UPDATE"
     id: str
@@ -109,6 +121,15 @@ class Playbook(_Frozen):
     version: Literal[1] = 1
     next_id: int = Field(default=1, ge=1)
     bullets: tuple[Bullet, ...] = ()
+
+    @model_validator(mode="after")
+    def _ids(self) -> Playbook:
+        numbers = [b.number for b in self.bullets]
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("two bullets have the same number")
+        if numbers and max(numbers) >= self.next_id:
+            raise ValueError(f"next_id {self.next_id} is not above the number of every bullet")
+        return self
 
     def get(self, id: str) -> Bullet | None:
         """The bullet of that id."""

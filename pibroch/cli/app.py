@@ -25,6 +25,7 @@ from pibroch.cli import (
     init,
     lower,
     mailbox,
+    playbook,
     regenerate,
     run,
     simulate,
@@ -48,6 +49,7 @@ for module in (generate, regenerate, check, simulate, run, view, lower, bench, d
     app.command(module.NAME)(module.command)
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(spec.app, name="spec")
+app.add_typer(playbook.app, name="playbook")
 
 
 @app.callback(invoke_without_command=True)
