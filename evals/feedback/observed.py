@@ -1,0 +1,138 @@
+"""What a trace says of each task: how long it took without what it waited for.
+
+Terms
+    service     of a transfer: from when both ends are there and the sender's link is free, to the end.
+    gap         of a compute task: all that it waits for is done, the stream is free, and it has not started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from pibroch.runtime.costs import Costs
+from pibroch.runtime.plan import Plan, Task
+from pibroch.runtime.trace import Bubble, Trace, bubbles, matches
+
+COMPUTE = ("F", "B", "BI", "BW")
+Key = tuple[int, int, str]
+"""(stage, part, op)"""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Seconds: of the whole `step`, `compute` per compute task, `gap` before it, `service` per SEND, `collective` per
+    bucket; `reference` (tasks), `reference_collective` and `latency` are the same as the cost model has them."""
+
+    plan: Plan
+    step: float
+    compute: dict[int, float]
+    gap: dict[int, float]
+    service: dict[int, float]
+    collective: dict[int, float]
+    reference: dict[int, float]
+    reference_collective: dict[int, float]
+    latency: dict[int, float]
+    idle: list[Bubble] = field(default_factory=list)
+
+    def medians(self) -> dict[int, dict[Key, float]]:
+        """Per device and (stage, part, op) the median over its microbatches, updates left out."""
+        found: dict[int, dict[Key, list[float]]] = {}
+        for i, seconds in self.compute.items():
+            task = self.plan.tasks[i]
+            if task.op in COMPUTE:
+                found.setdefault(task.device, {}).setdefault(key_of(task), []).append(seconds)
+        return {d: {key: median(times) for key, times in rows.items()} for d, rows in found.items()}
+
+    def replay(self, *, gaps: bool = True) -> Fixed:
+        """These durations as a cost model of this very plan; a gap is part of the task that it precedes."""
+        compute = {i: s + (self.gap.get(i, 0.0) if gaps else 0.0) for i, s in self.compute.items()}
+        transfer = {i: (min(self.latency[i], s), max(s - self.latency[i], 0.0)) for i, s in self.service.items()}
+        return Fixed(compute, transfer, dict(self.collective))
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A cost model of one plan, task by task; reductions by bucket."""
+
+    seconds: dict[int, float]
+    transfers: dict[int, tuple[float, float]]
+    collectives: dict[int, float]
+
+    def compute(self, plan: Plan, task: Task) -> float:
+        return self.seconds[task.id]
+
+    def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:
+        return self.transfers[task.id]
+
+    def collective(self, plan: Plan, task: Task) -> float:
+        return self.collectives[task.bucket]
+
+    def with_compute(self, change: Callable[[int, float], float]) -> Fixed:
+        return replace(self, seconds={i: change(i, s) for i, s in self.seconds.items()})
+
+    def with_transfers(self, change: Callable[[int, float, float], tuple[float, float]]) -> Fixed:
+        return replace(self, transfers={i: change(i, *pair) for i, pair in self.transfers.items()})
+
+    def with_collectives(self, change: Callable[[int, float], float]) -> Fixed:
+        return replace(self, collectives={i: change(i, s) for i, s in self.collectives.items()})
+
+    def silent(self) -> Fixed:
+        """The same where communication takes no time."""
+        return replace(
+            self,
+            transfers=dict.fromkeys(self.transfers, (0.0, 0.0)),
+            collectives=dict.fromkeys(self.collectives, 0.0),
+        )
+
+
+def key_of(task: Task) -> Key:
+    return task.stage, task.part, task.op
+
+
+def fixed(plan: Plan, costs: Costs) -> Fixed:
+    """A cost model's answers for one plan, written out."""
+    compute, transfers, collectives = {}, {}, {}
+    for task in plan.tasks:
+        if task.stream == "compute":
+            compute[task.id] = costs.compute(plan, task)
+        elif task.op == "SEND":
+            transfers[task.id] = costs.transfer(plan, task)
+        elif task.op == "REDUCE":
+            collectives[task.bucket] = costs.collective(plan, task)
+    return Fixed(compute, transfers, collectives)
+
+
+def observe(trace: Trace, costs: Costs) -> Observed:
+    """Take a trace apart. A task that the trace lacks counts as the reference has it."""
+    plan, ran = trace.plan, {event.task: event for event in trace.events}
+    want = fixed(plan, costs)
+    compute = {i: ran[i].end - ran[i].start if i in ran else s for i, s in want.seconds.items()}
+    service = {i: sum(pair) for i, pair in want.transfers.items()}
+    latency = {i: pair[0] for i, pair in want.transfers.items()}
+    by_sender: dict[int, list[tuple[float, float, int]]] = {}
+    for send, receive in matches(plan):
+        if send in ran and receive in ran:
+            begun, end = max(ran[send].start, ran[receive].start), min(ran[send].end, ran[receive].end)
+            by_sender.setdefault(plan.tasks[send].device, []).append((begun, max(begun, end), send))
+    for rows in by_sender.values():
+        free = 0.0
+        for begun, end, send in sorted(rows):
+            service[send] = end - max(begun, min(free, end))
+            free = max(free, end - min(latency[send], service[send]))
+    collective = dict(want.collectives)
+    members: dict[int, list[int]] = {}
+    for task in plan.tasks:
+        if task.op == "REDUCE" and task.id in ran:
+            members.setdefault(task.bucket, []).append(task.id)
+    for bucket, ids in members.items():
+        begun = max(ran[i].start for i in ids)
+        collective[bucket] = max(max(ran[i].end for i in ids) - begun, 0.0)
+    idle = bubbles(trace)
+    gap: dict[int, float] = {}
+    for bubble in idle:
+        if bubble.cause == "dispatch" and bubble.task >= 0:
+            gap[bubble.task] = gap.get(bubble.task, 0.0) + bubble.seconds
+    reference = {**want.seconds, **{i: sum(pair) for i, pair in want.transfers.items()}}
+    return Observed(plan, trace.makespan, compute, gap, service, collective, reference, want.collectives, latency, idle)
