@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -125,7 +126,34 @@ def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
-_FENCE = re.compile(r"^(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([\w+-]*)")
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """(language, body) of each fenced block: from a line that opens one to the next line of the same marks alone.
+
+    One pass: a reply of nothing but opening lines would keep a search that starts again at each of them for an hour.
+    """
+    lines = text.split("\n")
+    closing: dict[str, list[int]] = {}
+    for i, line in enumerate(lines):
+        if line[:3] in ("```", "~~~") and not (bare := line.rstrip(" \t")).strip(bare[0]):
+            closing.setdefault(bare, []).append(i)
+    blocks, i = [], 0
+    while i < len(lines):
+        match = _OPENING.match(lines[i])
+        marks = match[1] if match else ""
+        # One mark too many in the opening line is forgiven: it is then closed by fewer.
+        for fence in (marks, *(marks[:k] for k in range(min(len(marks) - 1, 8), 2, -1))):
+            ends = closing.get(fence, [])
+            at = bisect_right(ends, i)
+            if match and at < len(ends):
+                language = match[2] if fence == marks else ""
+                blocks.append((language, "".join(line + "\n" for line in lines[i + 1 : ends[at]])))
+                i = ends[at]
+                break
+        i += 1
+    return blocks
 
 
 def _guess(body: str) -> str:
@@ -139,13 +167,13 @@ def fenced_block(text: str, allowed: tuple[str, ...] = ("json", "python")) -> tu
     """(language, body) of the one fenced block of a reply. Raises `ReplyError` that says what is wrong."""
     if len(text.encode()) > MAX_REPLY_BYTES:
         raise ReplyError(f"the reply is longer than {MAX_REPLY_BYTES} bytes")
-    blocks = _FENCE.findall(text)
+    blocks = _blocks(text)
     if len(blocks) != 1:
         count = "no fenced block" if not blocks else f"{len(blocks)} fenced blocks"
         if not blocks and re.search(r"^(`{3,}|~{3,})", text, re.MULTILINE):
             count = "a fenced block that is never closed"
         raise ReplyError(f"the reply has {count}: give exactly one, opened by ```{allowed[0]} and closed by ```")
-    _, language, body = blocks[0]
+    language, body = blocks[0]
     language = {"py": "python", "python3": "python", "md": "markdown"}.get(language.lower(), language.lower())
     language = language or _guess(body)
     if language not in allowed:
