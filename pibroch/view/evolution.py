@@ -17,6 +17,8 @@ from pibroch.runtime.directives import schedule_text
 from pibroch.view import evolution_charts, evolution_parts, inline_json, parts
 from pibroch.view.evolution_data import RunView
 from pibroch.view.evolution_fold import read_run
+from pibroch.view.evolution_lineage import lineage
+from pibroch.view.evolution_marks import legend, name_of
 
 __all__ = ["RunView", "read_run", "render_evolution"]
 
@@ -45,8 +47,8 @@ def render_evolution(run: RunView, *, timeline: str | None = None) -> str:
         stats=parts.stats(evolution_parts.stats(run)),
         facts=parts.facts(evolution_parts.facts(run)),
         speeds=evolution_charts.speeds(run),
-        legend=evolution_charts.legend(run),
-        lineage=evolution_charts.lineage(run),
+        legend=legend(run),
+        lineage=lineage(run),
         pareto=evolution_charts.pareto(run),
         findings=evolution_parts.findings(run),
         best=_best(run, timeline),
@@ -61,7 +63,7 @@ def render_evolution(run: RunView, *, timeline: str | None = None) -> str:
 
 def _best(run: RunView, timeline: str | None) -> str:
     best = run.candidates.get(run.best)
-    who = "nothing yet" if best is None else evolution_charts.name_of(best)
+    who = "nothing yet" if best is None else name_of(best)
     rows = [f'<p class="note">{escape(who)}, schedule <code>{escape(run.best[:24])}</code></p>']
     if timeline is not None:
         rows.append(

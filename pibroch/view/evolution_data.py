@@ -133,8 +133,7 @@ class RunView:
     changes: list[Change] = field(default_factory=list)
     confirmations: list[Confirmation] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    start_findings: tuple[Finding, ...] = ()
-    findings: tuple[Finding, ...] = ()  # of the best
+    findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)  # by schedule hash
     spent: Spent = field(default_factory=Spent)
     seconds: float = 0.0
     evaluations: int = 0

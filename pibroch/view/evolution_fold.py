@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.finding import Finding
+from pibroch.playbooks.deltas import apply
 from pibroch.playbooks.model import Bullet, Playbook
 from pibroch.runtime.directives import load_schedule
 from pibroch.runtime.errors import InputError
@@ -25,7 +26,7 @@ from pibroch.view.evolution_data import (
     Spent,
 )
 
-KNOWN = ("start", "proposal", "evaluation", "skipped", "reply", "playbook", "confirm", "end", "resume")
+KNOWN = ("start", "findings", "proposal", "evaluation", "skipped", "reply", "playbook", "confirm", "end", "resume")
 
 
 class Fold:
@@ -33,7 +34,7 @@ class Fold:
 
     def __init__(self, *, path: str = "", playbook: Playbook | None = None) -> None:
         self.run = RunView(path=path)
-        self._bullets: dict[str, Bullet] = {b.id: b for b in (playbook or Playbook()).bullets}
+        self._playbook_now = playbook or Playbook()
         self._seen = -1
         self._asked = Spent()  # since the last proposal
         self._first: float | None = None
@@ -67,24 +68,15 @@ class Fold:
 
     def _start(self, record: Record) -> None:
         run = self.run
-        run.task = dict(record.get("task") or {})
+        told = record.get("told") or {}
+        run.task, run.budget = dict(record.get("task") or {}), dict(told.get("budget") or record.get("budget") or {})
         run.version, run.seed = str(record.get("version", "")), record.get("seed")
-        run.scores = str(record.get("scores", run.scores))
-        run.budget = dict(record.get("budget") or {})
-        lm = record.get("lm")
-        run.lm = str(lm.get("name", "")) if isinstance(lm, Mapping) else str(lm or "")
-        price = (lm.get("price") if isinstance(lm, Mapping) else None) or record.get("price")
-        if isinstance(price, Mapping):
-            self._price = float(price["input_per_million"]), float(price["output_per_million"])
-            run.spent.money = 0.0
+        run.scores, run.lm = str(record.get("scores", run.scores)), str(record.get("lm") or "")
+        if told.get("price"):
+            one, two = told["price"]
+            self._price, run.spent.money = (float(one), float(two)), 0.0
         run.start = run.best = str(record["incumbent"])
-        begin = Candidate(run.start, 0, speed=1.0, lower=1.0, upper=1.0)
-        run.candidates[run.start] = begin
-        if isinstance(record.get("result"), Mapping):
-            begin.result = Evaluation.model_validate(record["result"])
-            run.start_findings = run.findings = begin.result.findings
-        if record.get("findings"):
-            run.start_findings = run.findings = tuple(Finding.model_validate(f) for f in record["findings"])
+        run.candidates[run.start] = Candidate(run.start, 0, speed=1.0, lower=1.0, upper=1.0)
 
     def _proposal(self, record: Record) -> None:
         key = str(record["schedule"])
@@ -113,9 +105,9 @@ class Fold:
             one = run.candidates[key] = Candidate(key, number, source="")
         one.result, one.seconds = result, run.seconds
         run.evaluations = max(run.evaluations, number)
+        if result.findings:
+            run.findings[key] = result.findings
         if not one.number:  # the start's own figures
-            run.start_findings = result.findings
-            run.findings = result.findings if run.best == key else run.findings
             return
         one.incumbent = str(record.get("incumbent") or run.best)
         base = run.candidates.get(one.incumbent)
@@ -125,7 +117,7 @@ class Fold:
             one.upper = base.speed * result.upper if result.upper is not None else None
         run.reason = ""
         if result.accepted:
-            run.best, run.findings = key, result.findings
+            run.best = key
 
     def _skipped(self, record: Record) -> None:
         run, key = self.run, str(record.get("schedule") or "")
@@ -137,18 +129,14 @@ class Fold:
         run.refusals.append(Refusal(run.evaluations, key, source, edit, str(record.get("reason", ""))))
 
     def _reply(self, record: Record) -> None:
-        used = record.get("tokens")
-        if not isinstance(used, list | tuple):
-            usage = record.get("usage") or {}
-            used = (usage.get("input_tokens", 0), usage.get("output_tokens", 0))
+        inward, outward = map(int, record.get("tokens") or (0, 0))
         for spent in (self.run.spent, self._asked):
             spent.calls += 1
             spent.failures += "error" in record
-            spent.input_tokens += int(used[0])
-            spent.output_tokens += int(used[1])
+            spent.input_tokens += inward
+            spent.output_tokens += outward
             if self._price:
-                money = (int(used[0]) * self._price[0] + int(used[1]) * self._price[1]) / 1e6
-                spent.money = (spent.money or 0.0) + money
+                spent.money = (spent.money or 0.0) + (inward * self._price[0] + outward * self._price[1]) / 1e6
         if "error" in record:
             role, text = str(record.get("role", "")), str(record.get("text", ""))
             self.run.failures.append(Failure(self.run.evaluations, role, str(record["error"]), text))
@@ -160,38 +148,24 @@ class Fold:
             self.run.changes.append(self._change(number, delta, outcome))
 
     def _change(self, number: int, delta: Mapping[str, Any], outcome: Mapping[str, Any]) -> Change:
-        """Follow one delta; a bullet that nobody told us of has no text to show before it."""
-        op, done = str(delta["op"]), str(outcome["done"])
-        key = str(outcome.get("id") or delta.get("id") or next(iter(delta.get("ids") or ()), ""))
-        old = self._bullets.get(key)
-        before, new = _bullet_text(old), old
-        if done == "added":
-            fields = {k: delta[k] for k in ("section", "text", "applies_when", "edit", "evidence") if k in delta}
-            new = Bullet(id=key, **fields)
-        elif done == "updated" and old is not None:
-            fields = {k: v for k, v in delta.items() if k not in ("op", "id") and v is not None}
-            new = old.model_copy(update=fields)
-        elif done == "tagged" and old is not None:
-            names = ("shown", "cited", "tested", "helpful", "harmful")
-            new = old.model_copy(update={k: getattr(old, k) + int(delta.get(k, 0)) for k in names})
-        elif done == "merged":
-            gone = [self._bullets.pop(i) for i in delta.get("ids", ())[1:] if i in self._bullets]
-            before = "\n".join([before, *map(_bullet_text, gone)]).strip()
-            if op == "ADD":  # a near twin took it in
-                before, new = str(delta.get("text", "")), old
-            elif old is not None and delta.get("text"):
-                new = old.model_copy(update={"text": delta["text"]})
-        elif done == "removed":
-            new = self._bullets.pop(key, None) and None
-        if new is not None:
-            self._bullets[key] = new
-        after = _bullet_text(new) if done != "refused" else ""
-        if done == "refused":
-            before = str(delta.get("text") or before)
-        elif done == "tagged" and old is None:
-            after = _counts(delta)
+        """Follow one delta. Where the playbook before it is not known, its own words are all there is to show."""
+        op, done, key = str(delta["op"]), str(outcome["done"]), str(outcome.get("id") or delta.get("id") or "")
         reason = str(outcome.get("reason") or delta.get("why") or "")
-        return Change(number, op, done, key, before, after, reason)
+        words = str(delta.get("text") or "")
+        if done == "refused":
+            return Change(number, op, done, key, words, "", reason)
+        after, (now,) = apply(self._playbook_now, [delta])
+        if (now.done, now.id) != (done, key):
+            return Change(number, op, done, key, "", words or _counts(delta), reason)
+        ids = [key, *(i for i in delta.get("ids") or () if i != key)]
+        before = "\n".join(filter(None, (_bullet_text(self._playbook_now.get(i)) for i in ids)))
+        if op == "ADD" and done == "merged":  # a near twin took it in
+            before = words
+        self._playbook_now = after
+        return Change(number, op, done, key, before, _bullet_text(after.get(key)), reason)
+
+    def _findings(self, record: Record) -> None:
+        self.run.findings[str(record["schedule"])] = tuple(Finding.model_validate(f) for f in record["findings"])
 
     def _confirm(self, record: Record) -> None:
         self.run.confirmations.append(
@@ -204,9 +178,6 @@ class Fold:
     def _end(self, record: Record) -> None:
         self.run.reason = str(record.get("reason") or "ended")
         self.run.best = str(record.get("best") or self.run.best)
-        best = self.run.candidates.get(self.run.best)
-        if best is not None and best.result is not None:
-            self.run.findings = best.result.findings or self.run.findings
 
     def _resume(self, record: Record) -> None:
         self.run.resumed += 1

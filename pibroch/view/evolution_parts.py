@@ -10,8 +10,8 @@ from typing import Any
 from pibroch.evals.finding import Finding
 from pibroch.runtime.words import count
 from pibroch.view import parts
-from pibroch.view.evolution_charts import VERDICTS, name_of, spread, times
 from pibroch.view.evolution_data import Candidate, Change, Refusal, RunView
+from pibroch.view.evolution_marks import VERDICTS, name_of, spread, times
 
 KINDS = {
     "measured": ("ok", "measured: paired runs on real workers"),
@@ -201,9 +201,9 @@ def _kind(refusal: Refusal) -> str:
 
 def findings(run: RunView) -> str:
     best = run.candidates.get(run.best)
-    columns = [("The start", run.start_findings)]
+    columns = [("The start", run.findings.get(run.start, ()))]
     if run.best != run.start:
-        columns.append((f"The best ({name_of(best)})" if best else "The best", run.findings))
+        columns.append((f"The best ({name_of(best)})" if best else "The best", run.findings.get(run.best, ())))
     return '<div class="columns">' + "".join(_findings(name, rows, run.kind) for name, rows in columns) + "</div>"
 
 
