@@ -155,7 +155,9 @@ def decode(schedule: Schedule, setting: Setting) -> Design:
     starts = {chunk.stage: chunk.start for chunk in reversed(plan.chunks)}
     ranges = {s: range(starts[s], starts.get(s + 1, len(model.layers))) for s in starts}
     places = [d for d in schedule.directives if isinstance(d, Place)]
-    replicates = {s: d for d in schedule.directives if isinstance(d, Replicate) for s in _stages(d.filter, model, ranges)}
+    replicates = {
+        s: d for d in schedule.directives if isinstance(d, Replicate) for s in _stages(d.filter, model, ranges)
+    }
     recompute, by_layer = _recomputed(schedule, model, ranges)
     named = any("reduce_stream" in d.model_fields_set for d in replicates.values())
     design = Design(

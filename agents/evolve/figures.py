@@ -98,6 +98,14 @@ def figures(design: Design, setting: Setting) -> Figures:
     )
 
 
+def least_bytes(design: Design, setting: Setting) -> int:
+    """What the fullest position holds at the least, in whatever order: parameters, gradients and optimizer state, and
+    one microbatch of the stage that keeps most. Raises `InputError` where it does not lower."""
+    known = figures(design, setting)
+    rows = zip(known.fixed, design.positions, strict=True)
+    return max(fixed + max(known.kept[s] for s in stages) for fixed, stages in rows)
+
+
 def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
     """Seconds of F and B of each layer for one microbatch. For models that do not fix their stages."""
     model = setting.model(replicas, microbatches)

@@ -53,7 +53,8 @@ class Built:
 
 def build_rows(design: Design, setting: Setting, rule: Rule) -> Built:
     """Rows for the design's stages, placement, cut and costs by a `list` rule. Whatever rows it has do not matter."""
-    assert rule.kind == "list" and rule.name in POLICIES
+    assert rule.kind == "list", rule
+    assert rule.name in POLICIES, rule
     known = figures(design, setting)
     limit = setting.task.memory_limit
 
