@@ -1,0 +1,483 @@
+"""Seeded instances of a step with a planted cause, and the judgement of what a diagnosis says of them.
+
+Each instance is a random profile and schedule into which a *planter* puts one thing: a mistake in the schedule or in how
+the model lies on it (then the reference costs know of it, for they describe the machine rightly), or a fault of the
+machine (then they do not). The trace is a simulation of the plan with that fault, with 2% of noise on every task and a
+few dozen microseconds before each. The diagnosis sees schedule, trace, model and reference.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pibroch.evals.feedback import INHERENT, MEANINGS
+from pibroch.evals.finding import Finding
+from pibroch.runtime.costs import Costs
+from pibroch.runtime.directives import AnyDirective, Order, Schedule
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.families import build
+from pibroch.runtime.lower import lower
+from pibroch.runtime.model import ModelSpec
+from pibroch.runtime.plan import Plan, Task
+from pibroch.runtime.profile import Profile, ProfileLayer
+from pibroch.runtime.simulate import Simulation, simulate
+from pibroch.runtime.trace import Event, Trace
+
+NOISE = 0.02
+SMALL = 0.03
+"""A finding below this share of the step is small: in a clean control there is no larger one."""
+
+Rows = list[list[dict[str, int | str | None]]]
+
+
+@dataclass
+class Draft:
+    """What the planters change before the instance is made. `layers` are (forward, input, weight) seconds each;
+    `boundary` and `parameters` bytes per layer, where a link carries 1e9 bytes/s."""
+
+    rng: random.Random
+    family: str
+    p: int
+    m: int
+    k: int
+    v: int
+    layers: list[tuple[float, float, float]]
+    boundary: list[float]
+    parameters: list[float]
+    cut: list[int] | None = None
+    latency: float = 1e-5
+    collective_latency: float = 1e-5
+    bucket_size: float | None = None
+    recompute: bool = False
+    reorder: Callable[[Draft, Rows], None] | None = None
+    limit: Callable[[Simulation], int] | None = None
+    compute: Callable[[Plan, Task, float], float] | None = None
+    transfer: Callable[[Plan, Task, float], float] | None = None
+    collective: Callable[[float], float] | None = None
+    gap: Callable[[Task], float] | None = None
+    device: int | None = None
+    worse: float = 0.0
+
+    @property
+    def stages(self) -> int:
+        return self.p * self.v
+
+    @property
+    def forward(self) -> float:
+        """Mean seconds of a stage's forward."""
+        return sum(layer[0] for layer in self.layers) / self.stages
+
+    @property
+    def backward(self) -> float:
+        return sum(layer[1] + layer[2] for layer in self.layers) / self.stages
+
+    def profile(self) -> Profile:
+        per_stage = len(self.layers) // self.stages
+        cut = self.cut or [per_stage * s for s in range(1, self.stages)]
+        layers = tuple(
+            ProfileLayer(f"l{i}", *times, int(self.parameters[i]), 4096, 4096, int(self.boundary[i]))
+            for i, times in enumerate(self.layers)
+        )
+        return Profile(
+            "seeded", "none", (), layers, tuple(cut), self.latency, 1e9, self.collective_latency, 1e9
+        )  # fmt: skip
+
+    def schedule(self) -> Schedule:
+        made = build(
+            self.family, devices=self.p, microbatches=self.m, replicas=self.k, stages_per_device=self.v,
+            bucket_size=self.bucket_size, cut=self.cut, recompute=self.recompute,
+        )  # fmt: skip
+        if self.reorder is None:
+            return made
+        kept: list[AnyDirective] = [d for d in made.directives if not isinstance(d, Order)]
+        rows: Rows = [[group[0] for group in d.groups()] for d in made.directives if isinstance(d, Order)]
+        self.reorder(self, rows)
+        return Schedule(directives=[*kept, *(Order(filters=list(row)) for row in rows)])
+
+
+@dataclass(frozen=True)
+class Instance:
+    """`causes` are the planted kinds. `device` is where the cause lies, where that is one place."""
+
+    causes: tuple[str, ...]
+    seed: int
+    about: str
+    schedule: Schedule
+    model: ModelSpec
+    costs: Costs
+    trace: Trace
+    memory_limit: int | None
+    device: int | None
+
+
+@dataclass
+class Faulty:
+    """The true machine: the reference with a draft's faults and noise."""
+
+    draft: Draft
+    costs: Costs
+    seed: int
+    gaps: dict[int, float] = field(default_factory=dict)
+
+    def _noise(self, i: int) -> random.Random:
+        return random.Random(self.seed * 1_000_003 + i)
+
+    def compute(self, plan: Plan, task: Task) -> float:
+        rng = self._noise(task.id)
+        seconds = self.costs.compute(plan, task) * math.exp(rng.gauss(0, NOISE))
+        if self.draft.compute is not None:
+            seconds = self.draft.compute(plan, task, seconds)
+        gap = rng.uniform(1e-5, 6e-5) if self.draft.gap is None else self.draft.gap(task)
+        self.gaps[task.id] = gap
+        return seconds + gap
+
+    def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:
+        latency, seconds = self.costs.transfer(plan, task)
+        seconds *= math.exp(self._noise(task.id).gauss(0, 2 * NOISE))
+        return latency, seconds if self.draft.transfer is None else self.draft.transfer(plan, task, seconds)
+
+    def collective(self, plan: Plan, task: Task) -> float:
+        seconds = self.costs.collective(plan, task) * math.exp(self._noise(task.bucket).gauss(0, 2 * NOISE))
+        return seconds if self.draft.collective is None else self.draft.collective(seconds)
+
+
+def draft(rng: random.Random, *, families: Sequence[str], replicas: Sequence[int] = (1, 1, 2)) -> Draft:
+    """An instance without a cause: even stages, links that take 1% of a forward, enough microbatches."""
+    family = rng.choice(families)
+    p = rng.randint(2, 5)
+    v = 2 if family == "interleaved" else 1
+    m = p * rng.randint(2, 4) if family == "interleaved" else rng.randint(2 * p, 4 * p)
+    per_stage = rng.randint(2, 5)
+    base = rng.uniform(4e-3, 12e-3)
+    one = base, base * rng.uniform(0.8, 1.4), base * rng.uniform(0.7, 1.1)
+    count = p * v * per_stage
+    small = 0.005 * base * per_stage * 1e9
+    return Draft(rng, family, p, m, rng.choice(replicas), v, [one] * count, [small] * count, [small / 4] * count)
+
+
+def instance(cause: str | Sequence[str], seed: int) -> Instance:
+    """The instance of a cause, of several, or of none (`clean`)."""
+    causes = (cause,) if isinstance(cause, str) else tuple(cause)
+    for attempt in range(40):
+        rng = random.Random(f"{'+'.join(causes)}:{seed}:{attempt}")
+        families, replicas = FAMILIES_OF(causes), REPLICAS_OF(causes)
+        made = draft(rng, families=families, replicas=replicas)
+        good = _base_seconds(made)
+        for name in causes:
+            if name != "clean":
+                PLANTERS[name](made)
+        try:
+            profile, schedule = made.profile(), made.schedule()
+            model, costs = profile.model(), profile.costs()
+            plan = lower(schedule, model)
+            reference = simulate(plan, costs)
+        except InputError:
+            continue  # a row that contradicts its data: another draw
+        if made.worse and reference.makespan < good * (1 + made.worse):
+            continue
+        faulty = Faulty(made, costs, seed)
+        run = simulate(plan, faulty)
+        events = [
+            Event(t.id, t.device, t.stream, run.start[t.id] + faulty.gaps.get(t.id, 0.0), run.end[t.id])
+            for t in plan.tasks
+        ]
+        limit = made.limit(reference) if made.limit is not None else None
+        about = f"{made.family} p={made.p} v={made.v} m={made.m} k={made.k}"
+        return Instance(causes, seed, about, schedule, model, costs, Trace(plan, events), limit, made.device)
+    raise AssertionError(f"no instance of {causes} with seed {seed}")
+
+
+def _base_seconds(made: Draft) -> float:
+    profile = made.profile()
+    return simulate(lower(made.schedule(), profile.model()), profile.costs()).makespan
+
+
+# The planters
+
+
+def _stage_imbalance(d: Draft) -> None:
+    """A cut that gives one stage the layers of its neighbours, or one heavy layer."""
+    per_stage = len(d.layers) // d.stages
+    stage = d.rng.randrange(d.stages)
+    if per_stage >= 3 and d.rng.random() < 0.5:
+        cut = [per_stage * s for s in range(1, d.stages)]
+        take = d.rng.randint(max(per_stage // 3, 1), per_stage - 1)
+        if stage:
+            cut[stage - 1] -= take
+        if stage < d.stages - 1:
+            cut[stage] += take
+        d.cut = cut
+    else:
+        i = stage * per_stage + d.rng.randrange(per_stage)
+        grow = d.rng.uniform(0.5, 1.2) * per_stage * d.v
+        d.layers = [*d.layers]
+        d.layers[i] = tuple(t * (1 + grow) for t in d.layers[i])  # type: ignore[assignment]
+    d.device = stage % d.p
+
+
+def _few_microbatches(d: Draft) -> None:
+    d.m = d.rng.randint(1, d.p)
+
+
+def _order(d: Draft) -> None:
+    """Rows that fit each other badly: backwards in another order on some positions, or too few forwards ahead."""
+    d.worse = 0.05
+
+    def reorder(d: Draft, rows: Rows) -> None:
+        how = d.rng.choice(("reverse", "shuffle", "shallow"))
+        chosen = d.rng.sample(range(d.p), d.rng.randint(1, d.p - 1))
+        if how == "shallow":
+            for r in range(d.p):
+                rows[r] = _one_by_one(rows[r], min(d.p - r, 1 + d.rng.randint(0, 1)))
+            return
+        for r in chosen:
+            backs = [i for i, f in enumerate(rows[r]) if f["PASS"] == "B"]
+            moved = [rows[r][i] for i in backs]
+            if how == "reverse":
+                moved.reverse()
+            else:
+                d.rng.shuffle(moved)
+            for i, f in zip(backs, moved, strict=True):
+                rows[r][i] = f
+
+    d.reorder = reorder
+
+
+def _one_by_one(row: list[dict[str, int | str | None]], ahead: int) -> list[dict[str, int | str | None]]:
+    forwards = [f for f in row if f["PASS"] == "F"]
+    backwards = [f for f in row if f["PASS"] == "B"]
+    forwards.sort(key=lambda f: f["MB"] or 0)
+    backwards.sort(key=lambda f: f["MB"] or 0)
+    made = forwards[:ahead]
+    for i, b in enumerate(backwards):
+        made.append(b)
+        made.extend(forwards[ahead + i : ahead + i + 1])
+    return made
+
+
+def _late_receive(d: Draft) -> None:
+    """One chunk that another device waits for, a few places further back in its row."""
+    d.worse = 0.04
+
+    def reorder(d: Draft, rows: Rows) -> None:
+        r = d.rng.randrange(d.p)
+        d.device = r
+        op = d.rng.choice(("F", "B")) if 0 < r < d.p - 1 else "F" if r == 0 else "B"
+        places = [i for i, f in enumerate(rows[r]) if f["PASS"] in (op, "BI" if op == "B" else op)]
+        i = d.rng.choice(places)
+        piece = rows[r].pop(i)
+        rows[r].insert(min(i + d.rng.randint(2, 5), len(rows[r])), piece)
+
+    d.reorder = reorder
+
+
+def _exposed_transfer(d: Draft) -> None:
+    """Boundaries that take long: all of them, or one."""
+    d.worse = 0.05
+    size = d.rng.uniform(0.5, 1.3) * d.forward * 1e9
+    if d.rng.random() < 0.5:
+        d.boundary = [size] * len(d.boundary)
+    else:
+        per_stage = len(d.layers) // d.stages
+        r = d.rng.randrange(d.stages - 1)
+        d.boundary = [*d.boundary]
+        d.boundary[per_stage * (r + 1) - 1] = 2 * size
+
+
+def _ring_bytes(d: Draft, seconds: float) -> float:
+    """Bytes of a stage's parameters whose ring all-reduce at 1e9 bytes/s takes that long."""
+    return seconds * 1e9 * d.k / (2 * (d.k - 1))
+
+
+def _exposed_reduction(d: Draft) -> None:
+    per_stage = len(d.layers) // d.stages
+    whole = _ring_bytes(d, d.rng.uniform(2.0, 4.0) * (d.forward + d.backward))
+    d.parameters = [whole / per_stage] * len(d.layers)
+    d.bucket_size = whole / per_stage / 1e6
+
+
+def _bucket_too_large(d: Draft) -> None:
+    d.m = max(2, d.m // 2)
+    layers = d.rng.randint(5, 8) * d.stages
+    d.layers, d.boundary = [d.layers[0]] * layers, [d.boundary[0]] * layers
+    whole = _ring_bytes(d, d.rng.uniform(0.7, 1.0) * d.backward)
+    d.parameters = [whole / (layers // d.stages)] * layers
+    d.bucket_size = None if d.rng.random() < 0.6 else whole / 1e6
+
+
+def _bucket_too_small(d: Draft) -> None:
+    d.m = max(2, d.m // 2)
+    per_layer = d.rng.randint(5, 8)
+    layers = per_layer * d.stages
+    d.layers, d.boundary = [d.layers[0]] * layers, [d.boundary[0]] * layers
+    size = d.parameters[0]
+    d.parameters = [size] * layers
+    d.bucket_size = size * d.rng.choice((0.5, 1.0)) / 1e6
+    # Each small reduction takes longer than the backward of the layer that it could hide behind.
+    d.collective_latency = d.rng.uniform(1.5, 3.0) * (d.layers[0][1] + d.layers[0][2]) / (2 * (d.k - 1))
+
+
+def _unsplit(d: Draft) -> None:
+    d.m = d.p * d.rng.randint(1, 2)
+
+
+def _recompute(d: Draft) -> None:
+    d.recompute = True
+    if d.rng.random() < 0.5:
+        d.limit = lambda run: 40 * max(run.peak_bytes)
+
+
+def _memory_tight(d: Draft) -> None:
+    part = d.rng.uniform(0.92, 1.05)
+    d.limit = lambda run: int(max(run.peak_bytes) / part)
+
+
+def _memory_headroom(d: Draft) -> None:
+    part = d.rng.uniform(0.1, 0.45)
+    d.limit = lambda run: int(max(run.peak_bytes) / part)
+
+
+def _small_microbatches(d: Draft) -> None:
+    """Chunks that take not much more than starting them does."""
+    scale = d.rng.uniform(6e-4, 2.5e-3) / d.forward
+    d.layers = [(a * scale, b * scale, c * scale) for a, b, c in d.layers]
+    d.boundary = [b * scale for b in d.boundary]
+    d.parameters = [b * scale for b in d.parameters]
+    gap = d.rng.uniform(3e-4, 8e-4)
+    rng = random.Random(d.rng.random())
+    d.gap = lambda task: gap * rng.uniform(0.7, 1.2)
+
+
+def _straggler(d: Draft) -> None:
+    d.device = d.rng.randrange(d.p * d.k)
+    factor, device = d.rng.uniform(1.2, 2.0), d.device
+    d.compute = lambda plan, task, s: s * factor if task.device == device else s
+
+
+def _slow_link(d: Draft) -> None:
+    """One link, or the reductions, several times slower than the reference has it."""
+    if d.k > 1 and d.rng.random() < 0.4:
+        whole = _ring_bytes(d, 0.05 * d.forward)
+        d.parameters = [whole * d.stages / len(d.layers)] * len(d.layers)
+        factor = d.rng.uniform(20, 60)
+        d.collective = lambda s: s * factor
+        return
+    replica, r = d.rng.randrange(d.k), d.rng.randrange(d.p - 1)
+    ends = replica * d.p + r, replica * d.p + r + 1
+    source, target = ends if d.rng.random() < 0.5 else ends[::-1]
+    d.boundary = [0.02 * d.forward * 1e9] * len(d.boundary)
+    d.device = source
+    factor = d.rng.uniform(25, 70)
+    d.transfer = lambda plan, task, s: s * factor if (task.device, task.peer) == (source, target) else s
+
+
+def _host_overhead(d: Draft) -> None:
+    every = d.rng.random() < 0.3
+    if not every:
+        d.device = d.rng.randrange(d.p * d.k)
+    gap, device, rng = d.rng.uniform(0.15, 0.4) * d.forward, d.device, random.Random(d.rng.random())
+    d.gap = lambda task: gap * rng.uniform(0.5, 1.5) if device in (None, task.device) else rng.uniform(1e-5, 6e-5)
+
+
+def _jitter(d: Draft) -> None:
+    """One to three tasks of one device, many times as long as they should be."""
+    device = d.device = d.rng.randrange(d.p * d.k)
+    count, factor, pick = d.rng.randint(1, 3), d.rng.uniform(5, 10), d.rng.random()
+    chosen: set[int] = set()
+
+    def compute(plan: Plan, task: Task, seconds: float) -> float:
+        if not chosen:
+            mine = [i for i in plan.streams[device]["compute"] if plan.tasks[i].op in ("F", "B", "BI")]
+            chosen.update(random.Random(pick).sample(mine, count))
+        return seconds * factor if task.id in chosen else seconds
+
+    d.compute = compute
+
+
+def _slower(d: Draft) -> None:
+    factor = d.rng.uniform(1.15, 1.8)
+    d.compute = lambda plan, task, s: s * factor
+    d.transfer = lambda plan, task, s: s * factor
+    d.collective = lambda s: s * factor
+
+
+PLANTERS: dict[str, Callable[[Draft], None]] = {
+    "stage-imbalance": _stage_imbalance,
+    "warm-up-drain": _few_microbatches,
+    "order": _order,
+    "late-receive": _late_receive,
+    "exposed-transfer": _exposed_transfer,
+    "exposed-reduction": _exposed_reduction,
+    "bucket-too-large": _bucket_too_large,
+    "bucket-too-small": _bucket_too_small,
+    "unsplit-backward": _unsplit,
+    "needless-recompute": _recompute,
+    "memory-tight": _memory_tight,
+    "memory-headroom": _memory_headroom,
+    "microbatch-too-small": _small_microbatches,
+    "straggler": _straggler,
+    "slow-link": _slow_link,
+    "host-overhead": _host_overhead,
+    "jitter": _jitter,
+    "slower-than-reference": _slower,
+}
+CAUSES: tuple[str, ...] = tuple(PLANTERS)
+
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("stage-imbalance", "straggler"),
+    ("needless-recompute", "slow-link"),
+    ("order", "straggler"),
+    ("exposed-transfer", "jitter"),
+    ("bucket-too-large", "host-overhead"),
+    ("stage-imbalance", "needless-recompute"),
+    ("straggler", "jitter"),
+    ("exposed-reduction", "stage-imbalance"),
+)
+"""Two-cause controls."""
+
+ALL = ("gpipe", "1f1b", "interleaved", "zb-h1")
+
+
+def FAMILIES_OF(causes: Sequence[str]) -> Sequence[str]:  # noqa: N802
+    if "order" in causes:
+        return ("gpipe", "1f1b")
+    if "unsplit-backward" in causes:
+        return ("gpipe", "1f1b", "interleaved")
+    if {"bucket-too-large", "bucket-too-small"} & set(causes):
+        return ("gpipe", "1f1b", "interleaved")
+    return ALL
+
+
+def REPLICAS_OF(causes: Sequence[str]) -> Sequence[int]:  # noqa: N802
+    reducing = {"exposed-reduction", "bucket-too-large", "bucket-too-small"}
+    return (2, 3) if reducing & set(causes) else (1, 1, 2)
+
+
+# The judgement
+
+
+def relevant(findings: Sequence[Finding], causes: Sequence[str]) -> list[Finding]:
+    """Findings without those that the family has anyway, unless they were planted."""
+    return [f for f in findings if f.kind not in INHERENT or f.kind in causes]
+
+
+def right(one: Instance, findings: Sequence[Finding]) -> bool:
+    """The planted cause comes first, on the planted device; of two causes both are among the first three; few
+    microbatches come first of all, inherent kinds included. A clean control has nothing but small ones."""
+    rest = relevant(findings, one.causes)
+    if one.causes == ("clean",):
+        return all(f.share < SMALL for f in rest)
+    if one.causes == ("warm-up-drain",):
+        return bool(findings) and findings[0].kind == "warm-up-drain"
+    if len(one.causes) > 1:
+        return set(one.causes) <= {f.kind for f in rest[:3]}
+    return bool(rest) and rest[0].kind == one.causes[0] and one.device in (None, rest[0].device)
+
+
+def confused(one: Instance, findings: Sequence[Finding]) -> list[Finding]:
+    """Findings, not small, of an origin of which nothing was planted."""
+    planted = {MEANINGS[cause][0] for cause in one.causes if cause != "clean"}
+    return [f for f in relevant(findings, one.causes) if f.origin not in planted and f.share >= SMALL]
