@@ -98,12 +98,24 @@ def figures(design: Design, setting: Setting) -> Figures:
     )
 
 
-def least_bytes(design: Design, setting: Setting) -> int:
-    """What the fullest position holds at the least, in whatever order: parameters, gradients and optimizer state, and
-    one microbatch of the stage that keeps most. Raises `InputError` where it does not lower."""
-    known = figures(design, setting)
-    rows = zip(known.fixed, design.positions, strict=True)
-    return max(fixed + max(known.kept[s] for s in stages) for fixed, stages in rows)
+def least_bytes(design: Design, known: Figures) -> int:
+    """What the fullest position holds at the least when it runs its row: what is kept from each forward to the end of
+    its backward, on top of what is always there. Transfers and workspaces come on top."""
+    peaks = []
+    for fixed, row in zip(known.fixed, design.rows, strict=True):
+        held = peak = fixed
+        for op, stage, _ in row:
+            if op == "F":
+                held += known.kept[stage]
+            elif op == "BI":
+                held += known.weight_kept[stage]
+            peak = max(peak, held)
+            if op in ("B", "BI"):
+                held -= known.kept[stage]
+            elif op == "BW":
+                held -= known.weight_kept[stage]
+        peaks.append(peak)
+    return max(peaks)
 
 
 def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:

@@ -14,7 +14,7 @@ from typing import Any
 from pibroch.agents.evolve.design import Design, looped
 from pibroch.agents.evolve.edit_parameters import layout_now
 from pibroch.agents.evolve.edits import Edit, NotApplicable, apply_edit, edit_key, parse_edit
-from pibroch.agents.evolve.figures import least_bytes
+from pibroch.agents.evolve.figures import figures, least_bytes
 from pibroch.agents.evolve.order import DEPTHS
 from pibroch.evals.finding import Finding
 from pibroch.evals.setting import Setting
@@ -66,7 +66,7 @@ _REMEDY = 3.0
 
 
 def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]]:
-    """Per kind the edits, as plain data, that may apply to a design: those that cannot are left out where that is seen at once."""
+    """Per kind the edits, as plain data, that may apply to a design; some that cannot are left out."""
     p, k, stages, v = len(design.positions), design.replicas, range(design.stages), design.stages_per_device
     free = design.cut is not None
     several: list[int | str] = ["all", *stages] if design.stages > 1 else ["all"]
@@ -177,11 +177,11 @@ def propose(
 
 
 def _child(edit: Edit, design: Design, setting: Setting) -> Design | None:
-    """The edited design; None where the edit does not apply, or no order of its chunks could fit the memory."""
+    """The edited design; None where the edit does not apply, or its rows hold more than the memory bound for sure."""
     try:
         new = apply_edit(edit, design, setting)
         limit = setting.task.memory_limit
-        return new if limit is None or least_bytes(new, setting) <= limit else None
+        return new if limit is None or least_bytes(new, figures(new, setting)) <= limit else None
     except (NotApplicable, InputError):
         return None
 
