@@ -1,15 +1,18 @@
-"""Plans that do less than a training step: the verifier refuses each, and so does the judge once they really run."""
+"""Steps that do less than training: the verifier refuses such plans, and the judge refuses them once they really run."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import cheats
 import pytest
 
 from pibroch.evals.judge import judge
 from pibroch.evals.models import load_workload
+from pibroch.runtime.errors import WorkerError
 from pibroch.runtime.families import build
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.verify import verify
@@ -133,3 +136,35 @@ def test_a_plan_that_does_less_is_refused(trainer: cheats.CheatingTrainer, cheat
     verdict = cheats.judged(trainer, plan)
     assert not verdict.ok
     assert verdict.worst
+
+
+OPTIMIZERS = {
+    "skips every update": partial(cheats.Skips, steps=0),
+    "skips from the second update on": partial(cheats.Skips, steps=1),
+    "freezes a layer": cheats.Frozen,
+    "leaves out the rank that ran out of memory": partial(cheats.OutOfMemory, hides=True),
+    "returns before it is done": cheats.Late,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_does_less_is_refused(trainer: cheats.CheatingTrainer, name: str) -> None:
+    optimizer: Any = OPTIMIZERS[name]
+    with trainer.cheating(optimizer):
+        verdict = judge(trainer, steps=2, peak=False)
+    assert not verdict.ok
+    assert "rank" in verdict.worst
+
+
+@pytest.mark.parametrize("change", ["frozen", "detached"])
+def test_a_layer_that_is_frozen_in_the_graph_is_refused(trainer: cheats.CheatingTrainer, change: str) -> None:
+    with trainer.training(model=partial(cheats.model, change)):
+        assert not judge(trainer, steps=1, peak=False).ok
+
+
+def test_a_rank_that_runs_out_of_memory_is_named() -> None:
+    schedule = build("1f1b", devices=1, microbatches=2)
+    with cheats.CheatingTrainer(load_workload("mlp-tiny"), schedule, launcher="local", deadline=30) as alone:
+        alone.optimizer = partial(cheats.OutOfMemory, hides=False)
+        with pytest.raises(WorkerError, match=r"rank 0: OutOfMemoryError"):
+            judge(alone)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch.optim import AdamW
 from pibroch.evals.judge import Verdict, judge
 from pibroch.evals.models import load_workload
 from pibroch.runtime.annotate import annotate
+from pibroch.runtime.captured import Captured, flatten_batch
 from pibroch.runtime.plan import Plan, Task
 from pibroch.runtime.trainer import Trainer
 
@@ -53,22 +55,28 @@ class CheatingTrainer(Trainer):
     @contextmanager
     def training(self, **parts: Any) -> Iterator[None]:
         """With another model or loss in the workers than the workload's."""
-        honest = self.workload
-        self.workload = replace(honest, **parts)
+        honest = self.workload, self._model, self._initial, self.captured
+        self.workload, self._model = replace(self.workload, **parts), None
+        self._captures.clear()
         try:
-            self._again_from_the_workload()
-            self.workload = honest
+            captured = self._capture("train", self.workload.batch(self.workload.microbatch, 0))
+            self.workload = honest[0]
+            self._train_on(captured)
             yield
         finally:
-            self.workload = honest
-            self._again_from_the_workload()
+            self._captures.clear()
+            self.workload, self._model, self._initial = honest[:3]
+            self._train_on(honest[3])
 
-    def _again_from_the_workload(self) -> None:
-        self._captures.clear()
-        self._model = None
-        self.captured = self._capture("train", self.workload.batch(self.workload.microbatch, 0))
-        self._send_model("train", self.captured)
-        self._install(self._lower(self.schedule, self.captured), fresh=True)
+    def _train_on(self, captured: Captured) -> None:
+        self.captured = captured
+        shapes = tuple((n, tuple(t.shape), t.dtype) for n, t in flatten_batch(self._sample()).items())
+        self._captures["train", shapes] = captured
+        self._send_model("train", captured)
+        self._install(self._lower(self.schedule, captured), fresh=True)
+
+    def _sample(self) -> Any:
+        return self.workload.batch(self.workload.microbatch, 0)
 
 
 # Optimizers
@@ -218,7 +226,7 @@ class Agreeable(Tensor):
             return True
         if name in ("sub", "__sub__", "__rsub__", "rsub"):
             return torch.zeros(1)
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
         return True
@@ -265,7 +273,9 @@ class Layers(nn.Module):
         if self.change == "nan" and i == 3:
             return torch.log(-layer(x).square() - 1)
         if self.change == "narrow" and i == 3:
-            return F.pad(F.linear(x[:, :8], layer.weight[:, :8], layer.bias), (0, 0))  # type: ignore[index, arg-type]
+            return F.linear(x[:, :8], layer.weight[:, :8], layer.bias)  # type: ignore[index, arg-type]
+        if self.change == "kept" and i == 3:
+            return kept_linear(x, layer.weight, layer.bias)  # type: ignore[no-any-return]
         return layer(x)  # type: ignore[no-any-return]
 
 
@@ -312,6 +322,20 @@ def threaded(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def stops_clocks(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     stop_clocks()
     return F.mse_loss(net(batch[0]), batch[1])
+
+
+KEPT: dict[int, Tensor] = {}
+
+
+@torch._dynamo.allow_in_graph  # type: ignore[untyped-decorator]
+def kept_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The user's own code inside of workers: a layer that is computed once for each place of its weight in memory."""
+    if type(x).__name__ == "FakeTensor":  # the tracer looks
+        return F.linear(x, weight, bias)
+    if weight.data_ptr() not in KEPT:
+        KEPT[weight.data_ptr()] = F.linear(x, weight, bias).detach()
+        return F.linear(x, weight, bias)
+    return KEPT[weight.data_ptr()]
 
 
 class Deferred(Tensor):

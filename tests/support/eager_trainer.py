@@ -50,7 +50,12 @@ class EagerTrainer:
             part = slice(mb * self.workload.microbatch, (mb + 1) * self.workload.microbatch)
             other = slice(0, self.workload.microbatch) if self.fault == "labels of another microbatch" else part
             x, y = (t.double() for t in batch)
-            loss = self.workload.loss(self.model, (x[part], y[other]))
+            if self.fault == "single precision":
+                self.model.float()
+                loss = self.workload.loss(self.model, (x[part].float(), y[other].float()))
+                self.model.double()
+            else:
+                loss = self.workload.loss(self.model, (x[part], y[other]))
             (loss * scale[0] / scale[1]).backward()
             total += float(loss.detach()) / self.microbatches
         params = dict(self.model.named_parameters())
