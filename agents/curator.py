@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from pibroch.agents.evolve.lesson_rules import canonical, same
 from pibroch.agents.lessons import PITFALLS, Lesson
 from pibroch.agents.lm.accounting import BudgetError
 from pibroch.agents.lm.base import LanguageModel, LMError, ReplyError, Request, digest, fenced_block
@@ -80,7 +81,7 @@ def _seen(shown: Iterable[str], cited: Iterable[str], playbook: Playbook) -> lis
 def _tested(lesson: Lesson, playbook: Playbook, named: set[str], facts: Facts) -> list[Bullet]:
     return [
         b for b in playbook.bullets
-        if b.id in named or (lesson.edit is not None and b.edit == lesson.edit and fits(b, facts))
+        if b.id in named or (same(b.edit, lesson.edit) and fits(b, facts))
     ]  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def _twins(bullets: Sequence[Bullet]) -> list[Merge]:
     groups: dict[str, list[str]] = {}
     for b in bullets:
         if b.edit is not None:
-            groups.setdefault(digest([b.section, b.edit, b.applies_when]), []).append(b.id)
+            groups.setdefault(digest([b.section, canonical(b.edit), b.applies_when]), []).append(b.id)
     return [Merge(ids=tuple(ids)) for ids in groups.values() if len(ids) > 1]
 
 
@@ -233,7 +234,8 @@ def _checked(row: Any, left: dict[int, Lesson], known: dict[str, Bullet]) -> Del
         lesson = left.get(delta.lesson)
         if lesson is None:
             raise _Refused(f"ADD: there is no lesson {delta.lesson}, or it was added already")
-        text = _worded(delta.text or lesson.text, lesson.text, pitfall=lesson.section == PITFALLS)
+        pitfall = lesson.section == PITFALLS
+        text = _worded(delta.text, lesson.text, pitfall=pitfall) if delta.text else lesson.text
         del left[delta.lesson]
         return _add(lesson, text)
     if isinstance(delta, Tag):
@@ -247,7 +249,7 @@ def _checked(row: Any, left: dict[int, Lesson], known: dict[str, Bullet]) -> Del
             raise _Refused(f"UPDATE {delta.id}: only its text may change")
         _worded(delta.text, mine[0].text, pitfall=mine[0].section == PITFALLS)
     elif isinstance(delta, Merge):
-        if len({digest([b.section, b.edit, b.applies_when]) for b in mine}) > 1:
+        if len({digest([b.section, b.edit and canonical(b.edit), b.applies_when]) for b in mine}) > 1:
             raise _Refused(f"MERGE {', '.join(ids)}: they differ in section, edit or conditions")
         if delta.text is not None:
             _worded(delta.text, mine[0].text, pitfall=mine[0].section == PITFALLS)
@@ -267,6 +269,6 @@ def _worded(text: str, was: str, *, pitfall: bool) -> str:
         raise _Refused(
             f"the text has numbers that nothing measured: {', '.join(sorted(numbers_in(text) - numbers_in(was)))}"
         )
-    if why := wrong_way(text, pitfall=pitfall):
+    if why := wrong_way(text, was=was, pitfall=pitfall):
         raise _Refused(why)
     return " ".join(text.split())

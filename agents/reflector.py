@@ -86,13 +86,15 @@ def _by_rule(
     conditions = bounds(edit, facts)
     if cause is not None and facts.get(f"finding:{cause.kind}") is True:
         conditions[f"finding:{cause.kind}"] = "true"
-    what, kept = describe(edit), general(edit)
+    kept = general(edit, facts)
+    what = describe(kept or edit).rstrip(".")
+    quoted = what[:1].lower() + what[1:]
     if effect == "hurt":
-        text = f"Avoid this: {what}. It made steps slower."
+        text = f"Avoid this: {quoted}. It made steps slower."
     elif cause is not None:
-        text = f"Against {_words(cause.kind)}: {what}."
+        text = f"Against {_words(cause.kind)}: {quoted}."
     else:
-        text = f"{what[:1].upper()}{what[1:]}."
+        text = f"{what}."
     return Lesson(
         text=text[:600], section=PITFALLS if effect == "hurt" else section_of(edit), applies_when=normal(conditions),
         edit=None if kept is None else kept.to_json(), effect=effect, ratio=evaluation.ratio, lower=evaluation.lower,
@@ -185,7 +187,7 @@ def checked(text: str, lesson: Lesson, facts: Facts) -> Lesson:
         raise ReplyError("text: one or two sentences, no block")
     if new := numbers_in(words) - numbers_in(lesson.text + json.dumps(lesson.edit)):
         raise ReplyError(f"text: it has figures that are not the edit's: {', '.join(sorted(new))}")
-    if why := wrong_way(words, pitfall=lesson.section == PITFALLS):
+    if why := wrong_way(words, was=lesson.text, pitfall=lesson.section == PITFALLS):
         raise ReplyError(f"text: {why}")
     if lesson.applies_when and not answer.applies_when:
         raise ReplyError("applies_when: one measurement does not hold everywhere: give at least one condition")

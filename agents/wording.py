@@ -13,11 +13,18 @@ def numbers_in(text: str) -> set[str]:
     return set(_NUMBER.findall(text))
 
 
-def wrong_way(text: str, *, pitfall: bool) -> str | None:
-    """Why the first words recommend what was measured to hurt, or warn of what helped; None where they do not."""
-    warns = _AVOID.search(text.split(".")[0]) is not None
+def wrong_way(text: str, *, was: str, pitfall: bool) -> str | None:
+    """Why the first sentence recommends what was measured to hurt, or warns of what helped; None where it does not.
+
+    `was` are the words by rule: where they say what not to do (and are no warning), so may others.
+    """
+    warns = _warns(text)
     if pitfall and not warns:
         return "the edit hurt: the text's first sentence must warn of it (avoid ..., do not ...)"
-    if warns and not pitfall:
+    if warns and not pitfall and not _warns(was):
         return "the edit helped: the text's first sentence must not warn of it"
     return None
+
+
+def _warns(text: str) -> bool:
+    return _AVOID.search(text.split(". ")[0]) is not None

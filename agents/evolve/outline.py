@@ -24,8 +24,8 @@ def outline(design: Design) -> str:
         lines.append(f"recompute: {where if design.recompute else 'some layers'}")
     if any(size is not None for size in design.bucket_size):
         lines.append(f"bucket_size (MB) of each stage: {_one(design.bucket_size)}")
-    if design.reduce_streams is not None:
-        lines.append(f"reduce_stream of each stage: {_one(design.reduce_streams)}")
+    if design.reduce_stream is not None:
+        lines.append(f"reduce_stream of each stage: {_one(design.reduce_stream)}")
     if design.stream is not None:
         lines.append(f"stream: {design.stream}")
     if design.rule.kind == "family":

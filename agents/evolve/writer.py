@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pibroch.agents.candidate_reply import shown
+from pibroch.agents.evolve.catalogue import catalogue
 from pibroch.agents.evolve.design import Design, decode, encode, schedule_hash
-from pibroch.agents.evolve.edits import NotApplicable, apply_edit, catalogue, describe, parse_edit
+from pibroch.agents.evolve.edits import NotApplicable, apply_edit, describe, parse_edit
 from pibroch.agents.evolve.outline import outline
 from pibroch.agents.feedback import Feedback, as_text
 from pibroch.agents.lm.accounting import BudgetError
