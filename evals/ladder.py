@@ -94,8 +94,8 @@ class Ladder:
                 peak_bytes=max(simulation.peak_bytes),
             )  # fmt: skip
         against = setting.lower(incumbent)
-        # Rounded: two sums of the same durations in another order are the same time.
-        ratio = round(self._simulate(against).makespan / simulation.makespan, 9)
+        # Rounded: what differs in the seventh digit is the same time.
+        ratio = round(self._simulate(against).makespan / simulation.makespan, 6)
         known = Evaluation(
             plan=plan.hash(), rung="simulate", verdict="undecided", reason="", simulated=True, emulated=emulated,
             simulated_s=simulation.makespan, peak_bytes=max(simulation.peak_bytes), ratio=ratio, lower=ratio,

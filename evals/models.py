@@ -8,6 +8,7 @@
 | `gpt-masked`  | the same with uneven label counts: the loss returns (sum, count)                               |
 | `gpt-small`   | byte-level GPT, 6 blocks, width 128, length 128: enough work to pay for a pipeline; the demo's |
 | `gpt-bench`   | GPT, 8 blocks, width 256, length 256, vocabulary 1024, one sample per microbatch; for timing   |
+| `gpt-vocab`   | GPT, 6 blocks, width 128, length 64, vocabulary 8192: a head as heavy as five blocks            |
 | `mlp-tiny`    | 8 equal layers of width 16: quick checks up to 8 stages                                        |
 | `mlp-deep`    | 16 equal layers of width 16: quick checks up to 16 stages                                      |
 | `mlp:N`       | N equal layers of width 16, N up to 999: what runs under emulation of a profile of N layers    |
@@ -109,6 +110,19 @@ def _gpt_bench() -> Workload:
     )
 
 
+def _gpt_vocab() -> Workload:
+    vocabulary, length = 8192, 64
+    return Workload(
+        name="gpt-vocab",
+        model=partial(GPT, vocabulary=vocabulary, width=128, heads=4, blocks=6, length=length),
+        loss=mean_loss,
+        optimizer=partial(adamw, lr=1e-3),
+        batch=partial(random_tokens, length=length, vocabulary=vocabulary),
+        microbatch=1,
+        tokens=length,
+    )
+
+
 def _mlp(name: str, layers: int) -> Workload:
     return Workload(
         name=name,
@@ -127,6 +141,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gpt-masked": partial(_gpt_tiny, "gpt-masked"),
     "gpt-small": _gpt_small,
     "gpt-bench": _gpt_bench,
+    "gpt-vocab": _gpt_vocab,
     "mlp-tiny": partial(_mlp, "mlp-tiny", 8),
     "mlp-deep": partial(_mlp, "mlp-deep", 16),
 }

@@ -138,7 +138,7 @@ def test_shipped_profiles() -> None:
     assert {FABRIC, GPU} <= set(shipped_profiles())
     stages = {name: load_profile(name).stages for name in shipped_profiles()}
     assert stages.items() >= {FABRIC: 8, GPU: 8}.items()
-    with pytest.raises(InputError, match="one of .*equal-8, .*llama3-8b-a100-25g"):
+    with pytest.raises(InputError, match=r"one of .*equal-8, .*llama3-8b-a100-25g"):
         load_profile("equal-9")
 
 
