@@ -301,9 +301,7 @@ def _exact(reference: Reference, plan: Plan) -> bool:
     return reference.name == "unsplit" or (reference.device == "cpu" and exact_sums(plan))
 
 
-def _verdict(
-    reference: Reference | None, record: _Record, *, plan: Plan, losses: list[float]
-) -> Verdict:
+def _verdict(reference: Reference | None, record: _Record, *, plan: Plan, losses: list[float]) -> Verdict:
     bitwise = record.grad.bitwise and record.weight.bitwise
     if reference is None:
         ok = bitwise = False  # no step, no proof

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-
 _now = time.monotonic  # ours, whatever the modules of a workload do to `time` later
 
 

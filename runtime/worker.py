@@ -31,6 +31,7 @@ from pibroch.runtime.program import GroupKey, Program, forward_only
 from pibroch.runtime.store import Store
 
 Tensors = Mapping[str, torch.Tensor]
+_now = time.monotonic  # ours, whatever the modules of a workload do to `time` later
 
 
 class Worker:
@@ -186,7 +187,7 @@ class Worker:
         other = peer if self.rank == 0 else 0
         times = []
         for _ in range(rounds):
-            start = time.monotonic()
+            start = _now()
             if self.rank == 0:
                 dist.send(tensor, other)
                 dist.recv(tensor, other)
@@ -195,7 +196,7 @@ class Worker:
                 dist.send(tensor, other)
             if self.comm.nccl:
                 torch.cuda.synchronize()
-            times.append((time.monotonic() - start) / 2)
+            times.append((_now() - start) / 2)
         return min(times)
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""Steps that do less than training: the verifier refuses such plans, and the judge refuses them once they really run."""
+"""Steps that do less than training: the verifier refuses such plans, and so does the judge once they really run."""
 
 from __future__ import annotations
 
