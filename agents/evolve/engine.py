@@ -22,28 +22,32 @@ from pibroch.agents.evolve.population import Individual, Population
 from pibroch.agents.evolve.proposals import Proposal, Proposer
 from pibroch.agents.evolve.rundir import RunDir
 from pibroch.agents.evolve.start import starting_schedule
+from pibroch.agents.evolve.writer import Writer
 from pibroch.agents.lm.base import digest
 from pibroch.agents.reflector import reflect
 from pibroch.evals.evaluation import Evaluation
+from pibroch.evals.feedback.simulated import simulated_findings
 from pibroch.evals.finding import Finding
 from pibroch.evals.ladder import Ladder
 from pibroch.playbooks.deltas import apply
-from pibroch.playbooks.model import Bullet, Delta, Outcome, Playbook
+from pibroch.playbooks.model import Bullet, Outcome, Playbook
 from pibroch.playbooks.retrieve import select
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
 
 IDLE_TURNS = 60  # proposals in a row that were not worth an evaluation: the neighbourhood is used up
 BULLET_TOKENS = 1500
+PATIENCE = 3  # failures of the model in a row
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`apply_edits_of_playbook` is what an ablation leaves out."""
+    """`told` is what a resumed run needs besides: kept in the journal's first line as it is."""
 
     seed: int = 0
     budget: Budget = field(default_factory=Budget)
     start: Schedule | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -56,12 +60,12 @@ class Result:
     evaluations: int
     rejected: list[dict[str, Any]]
     outcomes: list[Outcome]
-    deltas: list[Delta]
     confirmed: dict[str, Any] | None
+    failures: list[str]
 
 
 class Evolution:
-    """One run over one task. `playbook` is what it begins with; `deltas` of the result are what it learned."""
+    """One run over one task. `playbook` is what it begins with, and then what it has made of it."""
 
     def __init__(
         self,
@@ -81,8 +85,11 @@ class Evolution:
         self.playbook = playbook
         self.evaluations = 0
         self.rejected: list[dict[str, Any]] = []
-        self.deltas: list[Delta] = []
         self.outcomes: list[Outcome] = []
+        self.failures: list[str] = []
+        self.failed_in_a_row = 0
+        self.tried: list[str] = []
+        self.writer = Writer(lm, self.setting, say=say) if lm else None
 
     def run(self) -> Result:
         """Raises `InputError` where nothing can start, `Paused` where a mailbox has no answer yet."""
@@ -94,8 +101,8 @@ class Evolution:
         except KeyboardInterrupt:
             confirmed = None
         result = Result(
-            self.population.incumbent, start, reason, self.evaluations, self.rejected, self.outcomes, self.deltas,
-            confirmed,
+            self.population.incumbent, start, reason, self.evaluations, self.rejected, self.outcomes, confirmed,
+            self.failures,
         )  # fmt: skip
         self.journal.note("end", {"reason": reason, "best": result.best.key, "evaluations": self.evaluations})
         return result
@@ -109,14 +116,12 @@ class Evolution:
         resumed = not self.journal.empty
         self.journal.once("start", {
             "version": 1, "task": task.model_dump(mode="json"), "seed": self.options.seed, "scores": self.ladder.scores,
-            "budget": self.options.budget.to_json(), "lm": self.lm.name if self.lm else None, "incumbent": key,
+            "lm": self.lm.name if self.lm else None, "incumbent": key,
             "playbook": digest(self.playbook.model_dump(mode="json")),
-        })  # fmt: skip
+        }, lambda: {"told": self.options.told})  # fmt: skip
         if resumed:
             self.journal.note("resume", {})
-        costs = self.journal.once("costs", {}, lambda: {"costs": self.ladder.measure_costs(schedule)})["costs"]
-        self.ladder.use_costs(costs)
-        evaluation = self._measured("evaluation", 0, schedule, key, None)
+        evaluation = self._measured(0, schedule, key, None)
         if evaluation.verdict == "invalid":
             raise InputError(f"the schedule to start from is refused: {evaluation.reason}")
         start = self._individual(schedule, key, 0, evaluation, "")
@@ -173,8 +178,9 @@ class Evolution:
             "evaluation": number, "source": proposal.source, "parent": proposal.parent.key, "schedule": key,
             "edit": proposal.edit, "bullets": list(proposal.bullets), "why": proposal.why,
         })  # fmt: skip
-        evaluation = self._measured("evaluation", number, schedule, key, incumbent)
+        evaluation = self._measured(number, schedule, key, incumbent)
         self.evaluations = number
+        self.tried.append(f"{number}. {proposal.why[:160]}: {evaluation.verdict}, {evaluation.reason[:160]}")
         self.population.plans[plan] = evaluation
         self._take(proposal, schedule, key, number, evaluation)
         self._learn(proposal, incumbent, number, evaluation)
@@ -200,7 +206,7 @@ class Evolution:
             one.findings = self._findings(one)
         else:
             self.rejected.append(_rejection(number, key, evaluation))
-            one.findings = self.ladder.simulated_findings(schedule)
+            one.findings = simulated_findings(self.setting, schedule)
         self.population.add(one)
 
     def _learn(self, proposal: Proposal, incumbent: Individual, number: int, evaluation: Evaluation) -> None:
@@ -210,40 +216,57 @@ class Evolution:
         if proposal.alone and proposal.edit is not None:
             lesson = reflect(
                 parse_edit(proposal.edit), evaluation, incumbent.findings, facts,
-                evidence=f"run:{self.run_dir.path.name}#{number}", lm=self.lm,
+                evidence=f"run:{self.run_dir.path.name}#{number}", scores=self.ladder.scores, lm=self.lm, say=self.say,
             )  # fmt: skip
             lessons = [] if lesson is None else [lesson]
-        tested = proposal.bullets if proposal.source == "bullet" else ()
-        cited = proposal.bullets if proposal.source == "writer" else ()
-        deltas = curate(lessons, self.playbook, facts=facts, tested=tested, cited=cited, lm=self.lm)
+        deltas = curate(
+            lessons, self.playbook, facts=facts, shown=proposal.shown, lm=self.lm, say=self.say,
+            tested=proposal.bullets if proposal.source == "bullet" else (),
+            cited=proposal.bullets if proposal.source == "writer" else (),
+        )  # fmt: skip
         if not deltas:
             return
         after, outcomes = apply(self.playbook, deltas, check_edit=parse_edit)
-        self.journal.once(
-            "playbook",
-            {"evaluation": number, "deltas": [d.model_dump(mode="json") for d in deltas],
-             "outcomes": [o.model_dump(mode="json") for o in outcomes]},
-        )  # fmt: skip
+        self.journal.once("playbook", {
+            "evaluation": number, "deltas": [d.model_dump(mode="json") for d in deltas],
+            "outcomes": [o.model_dump(mode="json") for o in outcomes],
+        })  # fmt: skip
         self.playbook = after
-        self.deltas += deltas
         self.outcomes += outcomes
 
     def _write(self, incumbent: Individual) -> Proposal:
-        raise NotImplementedError
+        """The model's proposal; it is left alone once it has failed too often."""
+        assert self.writer is not None
+        bullets = self._bullets(incumbent)
+        shown = tuple(b.id for b in bullets)
+        answer = self.writer.propose(
+            incumbent.schedule, incumbent.findings, bullets, tried=self.tried, seen=self.population.plans,
+            evaluation=self.evaluations + 1,
+        )  # fmt: skip
+        if answer.schedule is None:
+            self.failures.append(answer.why)
+            self.failed_in_a_row += 1
+            if self.failed_in_a_row >= PATIENCE:
+                self.failures.append(f"after {PATIENCE} failures in a row the run goes on without the model")
+                self.say(self.failures[-1])
+                self.proposer.write = self.lm = None
+            return Proposal("writer", incumbent, None, answer.why, shown=shown)
+        self.failed_in_a_row = 0
+        return Proposal(
+            "writer", incumbent, answer.schedule, answer.why, answer.edit, answer.cites, shown,
+            alone=answer.edit is not None,
+        )  # fmt: skip
 
     # Effects, each a line of the journal
 
-    def _measured(
-        self, kind: str, number: int, schedule: Schedule, key: str, incumbent: Individual | None
-    ) -> Evaluation:
+    def _measured(self, number: int, schedule: Schedule, key: str, incumbent: Individual | None) -> Evaluation:
         against = incumbent.schedule if incumbent else schedule
 
         def judge() -> dict[str, Any]:
-            found = self.ladder.evaluate(schedule, against) if incumbent else self.ladder.first(schedule)
-            return {"result": found.to_json()}
+            return {"result": self.ladder.evaluate(schedule, against).to_json()}
 
         fields = {"evaluation": number, "schedule": key, "incumbent": incumbent.key if incumbent else key}
-        return Evaluation.model_validate(self.journal.once(kind, fields, judge)["result"])
+        return Evaluation.model_validate(self.journal.once("evaluation", fields, judge)["result"])
 
     def _findings(self, one: Individual) -> list[Finding]:
         record = self.journal.once(
@@ -258,7 +281,10 @@ class Evolution:
             return None
         self.say("confirming the best against the start, in a fresh run")
         paired = self.ladder.confirm(best.schedule, start.schedule)
-        row = {"schedule": best.key, "incumbent": start.key, **paired}
+        row = {
+            "schedule": best.key, "incumbent": start.key, "ratio": paired.ratio, "lower": paired.lower,
+            "upper": paired.upper, "pairs": paired.pairs, "confidence": paired.confidence,
+        }  # fmt: skip
         self.journal.note("confirm", row)
         return row
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
 from pibroch.agents.evolve.design import Design
 from pibroch.evals.evaluation import Evaluation
@@ -46,7 +45,7 @@ class Individual:
 
 @dataclass(slots=True)
 class Population:
-    """`tried` holds, per plan, the keys of edits that were applied to it; `plans` every plan that was evaluated."""
+    """`tried` holds, per plan, the keys (`edit_key`) of edits that were applied to it; `plans` all that were judged."""
 
     incumbent: Individual
     members: list[Individual] = field(default_factory=list)
@@ -73,13 +72,3 @@ class Population:
         best = min(m.seconds for m in self.members)
         weights = [math.exp(-SHARPNESS * (m.seconds / best - 1)) for m in self.members]
         return rng.choices(self.members, weights)[0]
-
-    def was_tried(self, plan: str, edit: dict[str, Any]) -> bool:
-        return _edit_key(edit) in self.tried.get(plan, set())
-
-    def remember(self, plan: str, edit: dict[str, Any]) -> None:
-        self.tried.setdefault(plan, set()).add(_edit_key(edit))
-
-
-def _edit_key(edit: dict[str, Any]) -> str:
-    return repr(sorted(edit.items()))

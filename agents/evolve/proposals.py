@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pibroch.agents.evolve.design import Design, encode
-from pibroch.agents.evolve.edits import NotApplicable, apply_edit, describe, parse_edit
+from pibroch.agents.evolve.edits import NotApplicable, apply_edit, edit_key, parse_edit
 from pibroch.agents.evolve.operators import propose
 from pibroch.agents.evolve.population import Individual, Population
 from pibroch.evals.setting import Setting
@@ -29,7 +29,8 @@ PRIOR = 2.0  # tests' worth of belief in an operator that nobody has tried
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """`schedule` is None where nothing came of it, and `why` says the reason. `alone`: it is the incumbent with this
-    edit and nothing else, so that its measurement is a test of the edit."""
+    edit and nothing else, so that its measurement is a test of the edit. `bullets` are those that it tests or cites, of
+    those that were `shown`."""
 
     source: str
     parent: Individual
@@ -37,6 +38,7 @@ class Proposal:
     why: str
     edit: dict[str, Any] | None = None
     bullets: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     alone: bool = False
 
 
@@ -93,7 +95,7 @@ class Proposer:
             design = apply_edit(edit, parent.design, self.setting)
         except (NotApplicable, ValueError) as error:
             return Proposal("bullet", parent, None, f"not applicable: {error}", bullet.edit, (bullet.id,))
-        self.population.remember(parent.plan, edit.to_json())
+        self.population.tried.setdefault(parent.plan, set()).add(edit_key(edit))
         return Proposal("bullet", parent, encode(design), bullet.text, edit.to_json(), (bullet.id,), alone=True)
 
     def _edit(self, rng: random.Random) -> Proposal:
@@ -103,12 +105,12 @@ class Proposer:
             edit, why = propose(
                 parent.design, self.setting, parent.findings, rng=rng, weights=self.weights(), tabu=tabu
             )
-            self.population.remember(parent.plan, edit.to_json())
+            self.population.tried.setdefault(parent.plan, set()).add(edit_key(edit))
             design = apply_edit(edit, parent.design, self.setting)
         except NotApplicable as error:
             return Proposal("edit", parent, None, f"not applicable: {error}")
         alone = parent is self.population.incumbent
-        return Proposal("edit", parent, encode(design), why or describe(edit), edit.to_json(), alone=alone)
+        return Proposal("edit", parent, encode(design), why, edit.to_json(), alone=alone)
 
     def _merge(self, rng: random.Random) -> Proposal | None:
         parent = self.population.incumbent
@@ -127,7 +129,7 @@ def merged(one: Design, other: Design) -> list[tuple[str, Design]]:
     """`one` with a part of `other`, for each part in which they differ and that does not depend on the rest."""
     parts: Sequence[str] = ("recompute", "bucket_size", "stream", "reduce_stream")
     if len(one.placement) != len(other.placement):
-        parts = [part for part in parts if part != "recompute"]
+        parts = [part for part in parts if part not in ("recompute", "bucket_size")]  # they are per stage
     return [
         (part.replace("_", " "), replace(one, **{part: getattr(other, part)}))
         for part in parts

@@ -13,15 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pibroch.agents.lm.base import digest
+from pibroch.agents.evolve.design import schedule_hash
 from pibroch.runtime.directives import Schedule, load_schedule, schedule_text
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import check_writable, write_atomically
-
-
-def schedule_hash(schedule: Schedule) -> str:
-    """Equal schedules have equal hashes, whatever file they came from."""
-    return digest(schedule.to_json())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ from pibroch.cli import (
     check,
     demo,
     doctor,
+    evolve,
+    evolve_export,
+    evolve_prompts,
     generate,
     init,
     lower,
@@ -45,7 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (generate, regenerate, check, simulate, run, view, lower, bench, demo, doctor, init):
+_COMMANDS = (
+    generate, regenerate, check, simulate, run, view, lower, evolve, evolve_prompts, evolve_export, bench, demo, doctor, init,
+)  # fmt: skip
+for module in _COMMANDS:
     app.command(module.NAME)(module.command)
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(spec.app, name="spec")

@@ -1,0 +1,177 @@
+"""One call of `pibroch evolve`: a new run or a resumed one, from its folder to its summary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pibroch.agents.evolve.budget import Budget
+from pibroch.agents.evolve.engine import Evolution, Options, Result
+from pibroch.agents.evolve.journal import Journal, Record, read_journal
+from pibroch.agents.evolve.memo import Memo
+from pibroch.agents.evolve.rundir import RunDir
+from pibroch.agents.lm import open_lm
+from pibroch.agents.lm.accounting import Metered, Price
+from pibroch.agents.lm.base import Paused
+from pibroch.evals.ladder import Ladder
+from pibroch.evals.setting import open_setting
+from pibroch.evals.task import Task
+from pibroch.playbooks.model import Playbook
+from pibroch.runtime.directives import Schedule, schedule_text
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How candidates are run; `scores` "simulated" runs none."""
+
+    scores: str = "measured"
+    launcher: str = "ray"
+    address: str | None = None
+    device: str = "auto"
+    deadline: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Which language model, as `--lm` names it, and its price per million input and output tokens."""
+
+    lm: str | None = None
+    price: tuple[float, float] | None = None
+    record: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything that a run is told. A resumed run finds all of it in its journal, but for a larger budget."""
+
+    task: Task
+    playbook: Playbook = field(default_factory=Playbook)
+    start: Schedule | None = None
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    launch: Launch = field(default_factory=Launch)
+    ask: Ask = field(default_factory=Ask)
+
+
+def new_run_dir(parent: Path, task: Task) -> Path:
+    """The next free folder for a run of that task."""
+    taken = [0]
+    for path in parent.glob(f"{task.name}-*"):
+        if found := re.fullmatch(rf"{re.escape(task.name)}-(\d+)", path.name):
+            taken.append(int(found[1]))
+    return parent / f"{task.name}-{max(taken) + 1}"
+
+
+def resumed(path: Path, *, budget: Budget | None = None) -> Session:
+    """The session of a run's folder. Raises `InputError` where there is none."""
+    run = RunDir(path)
+    run.check_resumable()
+    records = read_journal(run.journal)
+    if not records:
+        raise InputError(f"{run.journal} is empty: the run never began; start it anew")
+    first = records[0]
+    try:
+        text = run.playbook.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{run.playbook}: cannot be read: {error.strerror}") from error
+    told = first["told"]
+    price = told["price"]
+    return Session(
+        task=Task.model_validate(first["task"]),
+        playbook=Playbook.model_validate_json(text),
+        start=run.load(first["incumbent"]),
+        seed=first["seed"],
+        budget=budget or Budget(**told["budget"]),
+        launch=Launch(**told["launch"]),
+        ask=Ask(told["lm"], tuple(price) if price else None),
+    )
+
+
+def evolve(
+    path: Path,
+    session: Session,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    listeners: Sequence[Callable[[Record], None]] = (),
+) -> dict[str, Any]:
+    """Run, and write `best.json` into the folder. Returns the summary that `--json` prints.
+
+    Raises `InputError` for what cannot start, `Paused` where a mailbox has no answer yet: resume then.
+    """
+    run = RunDir(path)
+    if not resume:
+        run.begin()
+    setting = open_setting(session.task)
+    lm = open_lm(session.ask.lm, record=session.ask.record)
+    metered = None
+    if lm is not None:
+        prices = {lm.name: Price(*session.ask.price)} if session.ask.price else None
+        metered = Metered(lm, max_tokens=session.budget.tokens, max_money=session.budget.money, prices=prices)
+    if not resume:
+        write_atomically(run.playbook, session.playbook.model_dump_json(indent=1) + "\n")
+    journal = Journal(run.journal, listener=lambda record: [tell(record) for tell in listeners] and None)
+    try:
+        launch = session.launch
+        with Ladder(setting, scores=launch.scores) as ladder:
+            told = {
+                "budget": session.budget.to_json(), "launch": asdict(launch), "lm": session.ask.lm,
+                "price": session.ask.price,
+            }  # fmt: skip
+            evolution = Evolution(
+                run=run, journal=journal, ladder=ladder, playbook=session.playbook,
+                options=Options(session.seed, session.budget, session.start, told),
+                lm=Memo(metered, journal) if metered else None, say=say,
+            )  # fmt: skip
+            try:
+                result = evolution.run()
+            except Paused as error:
+                raise Paused(f"{error}; then go on with `pibroch evolve --resume {path}`") from error
+        write_atomically(run.best, schedule_text(result.best.schedule))
+        return summary(run, session, result, metered, seconds=journal.spent_s)
+    finally:
+        journal.close()
+
+
+def summary(
+    run: RunDir, session: Session, result: Result, metered: Metered | None, *, seconds: float
+) -> dict[str, Any]:
+    """The run as plain data. A best without a confirmed gain says so: its ratio may be noise."""
+    kind = session.task.kind if session.launch.scores == "measured" else "simulated"
+    confirmed = result.confirmed
+    done = [outcome.done for outcome in result.outcomes]
+    spent = metered.spent if metered else None
+    return {
+        "ok": True,
+        "task": session.task.name,
+        "kind": kind,
+        "best": {
+            "schedule": result.best.schedule.to_json(),
+            "hash": result.best.key,
+            "file": run.best,
+            "evaluation": result.best.number,
+            "ratio": confirmed["ratio"] if confirmed else 1.0,
+            "interval": [confirmed["lower"], confirmed["upper"]] if confirmed else None,
+            "pairs": confirmed["pairs"] if confirmed else 0,
+            "confirmed": bool(confirmed and confirmed["lower"] > 1),
+            "incumbent": result.start.key,
+        },
+        "evaluations": result.evaluations,
+        "rejected": result.rejected,
+        "playbook": {name: done.count(name) for name in ("added", "merged", "tagged", "removed", "updated", "refused")},
+        "cost": {
+            "calls": spent.calls if spent else 0,
+            "input_tokens": spent.input_tokens if spent else 0,
+            "output_tokens": spent.output_tokens if spent else 0,
+            "money": spent.money if spent else 0.0,
+            "seconds": seconds,
+        },
+        "model_failures": result.failures,
+        "ended": result.reason,
+        "run_dir": run.path,
+    }

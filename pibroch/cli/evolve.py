@@ -1,0 +1,209 @@
+"""`pibroch evolve`: a faster schedule for a task, and a playbook that learned from the search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pibroch.cli.common import (
+    Address,
+    Deadline,
+    Device,
+    Json,
+    LauncherName,
+    Lm,
+    MemoryLimit,
+    Seed,
+    finish,
+    parse_bytes,
+    say,
+)
+from pibroch.runtime.errors import InputError
+from pibroch.runtime.files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from pibroch.agents.evolve.session import Session
+    from pibroch.evals.task import Task
+    from pibroch.playbooks.model import Playbook
+    from pibroch.project import Project
+
+NAME = "evolve"
+RUNS = Path("runs") / "evolve"
+
+
+def command(
+    task: Annotated[
+        str | None, typer.Argument(help="A task by name, or its file. None: --model.", show_default=False)
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", min=1, help="Candidates to evaluate. Default: 40.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Instead of a task: a shipped model or your module:function.", show_default=False),
+    ] = None,
+    devices: Annotated[int, typer.Option("--devices", min=1, help="With --model: how many devices.")] = 2,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="With --model: samples of one step.")] = 16,
+    memory_limit: MemoryLimit = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option("--schedule", help="The schedule to start from. Default: 1F1B.", show_default=False),
+    ] = None,
+    scores: Annotated[
+        Literal["measured", "simulated"],
+        typer.Option("--scores", help="measured runs candidates; simulated believes the simulator."),
+    ] = "measured",
+    seed: Seed = 0,
+    lm: Lm = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="Write the conversation here, for replay:DIR.", show_default=False)
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", help="Wall time of the whole run.", show_default=False)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Of the language model, in and out.", show_default=False)
+    ] = None,
+    max_money: Annotated[
+        float | None, typer.Option("--max-money", help="Of the language model; needs --price.", show_default=False)
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option("--price", help="Per million input and output tokens: IN,OUT.", show_default=False),
+    ] = None,
+    playbook: Annotated[
+        str | None,
+        typer.Option("--playbook", help="A playbook's file, or none. Default: the project's.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help=f"The run's folder. Default: {RUNS}/TASK-N.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write a confirmed best and what was learned into the project.")
+    ] = False,
+    launcher: LauncherName = "ray",
+    address: Address = None,
+    device: Device = "auto",
+    deadline: Deadline = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Search for a faster schedule: propose, prove, simulate, run, time in pairs; learn from each result."""
+    from pibroch.agents.evolve.budget import Budget
+    from pibroch.agents.evolve.session import Ask, Launch, Session, evolve, new_run_dir, resumed
+    from pibroch.cli.evolve_view import LiveView
+    from pibroch.project import find_project
+    from pibroch.runtime.directives import load_schedule
+
+    if sum(given is not None for given in (task, model, resume)) != 1:
+        raise typer.BadParameter("name a task, or a model with --model, or a run with --resume: one of them")
+    project = find_project()
+    project.make_importable()
+    if apply and project.root is None:
+        raise InputError("--apply writes into a project, and here is none: `pibroch init` makes one")
+    chosen: Session
+    if resume is not None:
+        path = resume
+        chosen = resumed(resume, budget=Budget(budget, max_seconds, max_tokens, max_money) if budget else None)
+    else:
+        found = _task(task, project) if task else _own_task(model or "", devices, samples, memory_limit)
+        path = out or new_run_dir(RUNS, found)
+        chosen = Session(
+            task=found,
+            playbook=_playbook(playbook, project),
+            start=load_schedule(schedule) if schedule else None,
+            seed=seed,
+            budget=Budget(budget or 40, max_seconds, max_tokens, max_money),
+            launch=Launch(scores, launcher, address, device, deadline),
+            ask=Ask(lm or project.settings.get("lm"), _price(price), record),
+        )
+    check_writable(path / "report.html")
+    with LiveView(budget=chosen.budget.evaluations) as view:
+        result = evolve(path, chosen, resume=resume is not None, say=say, listeners=[view.record])
+    result["report"] = _report(path)
+    result["applied"] = _apply(project, path, result) if apply else None
+    finish(result, _lines(result), as_json=as_json)
+
+
+def _task(name: str, project: Project) -> Task:
+    from pibroch.evals.task import find_task
+
+    return find_task(name, project.layers("tasks"))
+
+
+def _own_task(model: str, devices: int, samples: int, memory_limit: str | None) -> Task:
+    from pibroch.evals.task import Task
+
+    name = "".join(c if c.isalnum() else "-" for c in model.lower()).strip("-")
+    return Task(
+        name=name, title=f"{model} on {devices} devices", model=model, devices=devices, samples=samples,
+        memory_limit=parse_bytes(memory_limit),
+        intent=f"the fastest schedule over {devices} devices for {samples} samples a step",
+    )  # fmt: skip
+
+
+def _playbook(given: str | None, project: Project) -> Playbook:
+    from pibroch.playbooks.model import Playbook
+    from pibroch.playbooks.store import Store, open_store
+
+    if given == "none":
+        return Playbook()
+    return Store(Path(given)).load() if given else open_store(project.layers("playbooks")).load()
+
+
+def _price(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        one, two = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--price {text!r}: write two numbers, as 0.15,0.6") from None
+    return one, two
+
+
+def _report(path: Path) -> Path:
+    from pibroch.view.evolution import read_run, render_evolution
+
+    file = path / "report.html"
+    write_atomically(file, render_evolution(read_run(path)))
+    return file
+
+
+def _apply(project: Project, path: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """The winner as a schedule of the project, and the run's deltas in its playbook."""
+    from pibroch.agents.evolve.applying import apply_run
+
+    assert project.root is not None
+    return apply_run(project.root, path, task=result["task"], confirmed=result["best"]["confirmed"])
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    best, book, cost = result["best"], result["playbook"], result["cost"]
+    kind = "" if result["kind"] == "measured" else f" ({result['kind']})"
+    if best["confirmed"]:
+        low, high = best["interval"]
+        gain = f"{best['ratio']:.3f} times as fast as the start{kind}, {low:.3f} to {high:.3f} in {best['pairs']} pairs"
+    elif best["interval"]:
+        low, high = best["interval"]
+        gain = f"no gain confirmed{kind}: {best['ratio']:.3f}, {low:.3f} to {high:.3f} in {best['pairs']} pairs"
+    else:
+        gain = "nothing faster than the start was found"
+    rows = [
+        f"best       {gain}",
+        f"schedule   {best['file']}",
+        f"evaluated  {result['evaluations']} candidates, {len(result['rejected'])} rejected; ended: {result['ended']}",
+        f"playbook   {', '.join(f'{n} {what}' for what, n in book.items() if n) or 'nothing learned'}",
+    ]
+    if cost["calls"]:
+        tokens = f"{cost['input_tokens']} tokens in, {cost['output_tokens']} out"
+        rows.append(f"model      {cost['calls']} calls, {tokens}, {cost['money']:.4f}")
+    rows += [f"  {line}" for line in result["model_failures"][:5]]
+    rows.append(f"report     {result['report']}")
+    if result["applied"]:
+        rows.append(f"applied    {result['applied']['text']}")
+    return rows
