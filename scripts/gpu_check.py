@@ -7,9 +7,13 @@ at this moment, of a few steps: enough to see that nothing is badly off, too few
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ from pibroch.runtime.workload import Workload
 
 BUDGET = 270.0  # seconds after which no further check begins
 MICROBATCHES = 4
+EVOLVE = 60  # seconds of wall time for the short search
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,32 @@ def pipeline_speed(where: Where) -> dict[str, Any]:
     return {"step_ms": _ms(mine), "tokens_per_s": round(results[0].tokens / mine)}
 
 
+def evolve_command(where: Where, out: Path) -> list[str]:
+    """A short search without a key: a few candidates proved, simulated and timed in pairs on this machine."""
+    device = "cpu" if where.dry else "cuda"
+    return [
+        "evolve", "gpt-small-2", "--budget", "2" if where.dry else "4", "--scores", "measured", "--launcher", "local",
+        "--device", device, "--playbook", "none", "--max-seconds", str(EVOLVE), "--out", str(out), "--json",
+    ]  # fmt: skip
+
+
+def evolve(where: Where) -> dict[str, Any]:
+    """`pibroch evolve` ends with a best schedule, or with the start's where nothing was faster."""
+    missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        return {"ok": None, "skipped": f"the command line needs {' and '.join(missing)}"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pibroch", *evolve_command(where, Path(folder) / "run")]
+        env = {**os.environ, **({} if where.dry else {"CUDA_VISIBLE_DEVICES": "0"})}
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=EVOLVE + 60)
+    if done.returncode:
+        return {"ok": False, "error": f"exit status {done.returncode}", "detail": done.stderr[-2000:]}
+    result = json.loads(done.stdout.splitlines()[-1])
+    best = result["best"]
+    right = result["evaluations"] >= 1 and result["kind"] == "measured"
+    return {"ok": right, "evaluations": result["evaluations"], "ended": result["ended"], "ratio": best["ratio"]}
+
+
 def checks(where: Where) -> list[tuple[str, Callable[[Where], dict[str, Any]]]]:
     """What to run here, the most telling first."""
     rows: list[tuple[str, Callable[[Where], dict[str, Any]]]] = [
@@ -142,6 +173,7 @@ def checks(where: Where) -> list[tuple[str, Callable[[Where], dict[str, Any]]]]:
     if where.gpus >= 2:
         rows.append(("families, NCCL", partial(families, shared=False)))
     rows += [("trace, shared GPU", partial(trace, shared=True)), ("memory", memory), ("speed", speed)]
+    rows.append(("evolve, shared GPU", evolve))
     if where.gpus >= 2:
         rows += [("trace, NCCL", partial(trace, shared=False)), ("speed, two GPUs", pipeline_speed)]
     if not where.dry:

@@ -6,7 +6,8 @@
 # Prints a table, then one JSON line, which OUT_DIR/gpu_check.json holds too. Status 0: all that ran is right; 1: something
 # is not; 3: something is missing. --dry does the same on CPUs with less work.
 #
-# Needs python3 (or $PYTHON) with torch >= 2.11, numpy, pydantic >= 2.9, and their dependencies. On a machine without a
+# Needs python3 (or $PYTHON) with torch >= 2.11, numpy, pydantic >= 2.9, and their dependencies; with typer and rich it also
+# runs a short `pibroch evolve` (no key). On a machine without a
 # network, bring what is missing as wheels. Where there is a network:
 #
 #     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 \
