@@ -2,21 +2,21 @@
 
 Terms
     D, k, m     devices, replicas, microbatches per replica
-    f, i, w     seconds of F, BI and BW of a layer for one microbatch; b the least of a whole backward and i + w; a layer's
-                work is f + b
+    f, i, w     seconds of F, BI and BW of a layer for one microbatch; b the least of a whole backward and i + w; the
+                work of a layer is f + b
     unit        one layer of one replica. It is on one device, which runs all m of its microbatches.
-    start(x)    the earliest time of F of layer x: all layers that x depends on have run. `head(x)` is that of the first F
-                on a device whose lowest layer is x: what it needs has come over a link
+    start(x)    the earliest time of F of layer x: all layers that x depends on have run. `head(x)` is that of the
+                first F on a device whose lowest layer is x: what it needs has come over a link
     turn(x)     the earliest time of a backward of layer x. `drain(x)` is that of the first backward on a device whose
                 highest layer is x: a gradient has come over a link
     tail(x)     from the end of BI of layer x to the end of the step: the rest of that microbatch's way back
 
 For each k and m that the batch allows and the memory can hold, a step takes at least the largest of
 
-    work        all work over D; and as j D + 1 units share a device by j + 1, the j + 1 smallest of the j D + 1 largest
+    work        all work over D; and as of the j D + 1 largest units j + 1 share a device, the sum of the j + 1 smallest
     unit        for each layer: start + m work; turn + m b; start + m (f + i) + tail
-    fill        with d devices in use, d T >= all work + the head of the lowest layer of each. A layer has k units, so at
-                most k devices have the same lowest layer; the least over d
+    fill        with d devices in use, d T >= all work + the head of the lowest layer of each. A layer has k units, so
+                at most k devices have the same lowest layer; the least over d
     drain       d T >= all backward work + the drain of the highest layer of each device; the least over d
     reductions  a layer's gradients are summed over the replicas after all its backwards
 

@@ -1,6 +1,8 @@
 """A pool of warm workers: started and connected once, then given programs.
 
-The pool knows ranks, devices and communicators; the trainer above it knows models, plans and steps.
+The pool knows ranks, devices and communicators; the trainer above it knows models, plans and steps. A pool has as many
+spaces as one likes: each holds values, models and programs of its own on the same workers and communicators, so that
+two plans can be stepped in turn without being loaded again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class Pool:
         self.ranks = ranks
         self.deadline = deadline
         self.watch = Watch()
+        self._space = ""
         start = max(deadline, START_DEADLINE)
         launcher.start(ranks, deadline=start)
         try:
@@ -34,8 +37,12 @@ class Pool:
             raise
 
     def call(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
-        self.watch.record(method)
-        return self.launcher.call(method, args, deadline=self.deadline)
+        return self._call("", method, args)
+
+    def space(self, name: str) -> Space:
+        """The same workers with values, models and programs of their own, under a name that is not empty."""
+        assert name
+        return Space(self, name)
 
     def ensure_groups(self, plan: Plan) -> int:
         """Make the communicators that a plan needs and the pool has not yet. Returns how many were new."""
@@ -45,6 +52,13 @@ class Pool:
 
     def close(self) -> None:
         self.launcher.close()
+
+    def _call(self, space: str, method: str, args: Sequence[tuple[Any, ...]] | None) -> list[Any]:
+        if space != self._space:
+            self.launcher.call("use", [(space,)] * self.ranks, deadline=self.deadline)
+            self._space = space
+        self.watch.record(method)
+        return self.launcher.call(method, args, deadline=self.deadline)
 
     def _connect(self, device: str, port: int, deadline: float) -> None:
         seen = self.launcher.call("devices", deadline=deadline)
@@ -56,6 +70,21 @@ class Pool:
         name = self.launcher.reachable_host()
         backend = "nccl" if self.nccl else "gloo"
         self.launcher.call("connect", [(name, port, n, backend, self.deadline) for n in names], deadline=deadline)
+
+
+class Space(Pool):
+    """One space of a pool. Closing it leaves the pool running; what it holds goes with the pool."""
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        self._pool, self._name = pool, name
+        self.launcher, self.ranks, self.deadline, self.watch = pool.launcher, pool.ranks, pool.deadline, pool.watch
+        self.nccl, self.ordered, self.device = pool.nccl, pool.ordered, pool.device
+
+    def call(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
+        return self._pool._call(self._name, method, args)
+
+    def close(self) -> None:
+        pass
 
 
 def _assign(seen: Sequence[tuple[str, list[str]]], device: str) -> tuple[list[str], bool]:

@@ -13,9 +13,8 @@ optimizer state.
 
 from __future__ import annotations
 
-import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,13 +32,12 @@ from pibroch.runtime.launcher import Launcher, make_launcher
 from pibroch.runtime.lower import lower
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.pool import Pool
+from pibroch.runtime.probe import profile_costs
 from pibroch.runtime.program import programs_of
 from pibroch.runtime.trace import Event, Trace
 from pibroch.runtime.verify import verify
 from pibroch.runtime.workload import Batch, Workload
 
-LINK_BYTES = 1 << 22  # size of the message that measures bandwidth
-LINK_ROUNDS = 10
 _now = time.monotonic
 
 
@@ -56,7 +54,8 @@ class Trainer:
     """Runs a workload under a schedule on a pool of workers.
 
     `launcher` is "ray" (`address` joins a running cluster), "local", or a launcher of your own; `ranks` is the size of
-    the pool where later schedules need more devices than this one; `deadline` bounds every call in seconds; `dtype`
+    the pool where later schedules need more devices than this one; `pool` is a space of another trainer's pool
+    (`trainer.pool.space(name)`), which lives as long as that trainer; `deadline` bounds every call in seconds; `dtype`
     "float64" runs the model in double precision; `update=False` leaves the optimizer out; `emulate` gives the
     durations that tasks must take, on CPUs. Raises `InputError` on a schedule that does not verify, `WorkerError`
     where a worker dies.
@@ -65,7 +64,7 @@ class Trainer:
     def __init__(
         self, workload: Workload, schedule: Schedule, *, launcher: str | Launcher = "ray", address: str | None = None,
         ranks: int | None = None, seed: int = 0, deadline: float = 60.0, emulate: Costs | None = None,
-        device: str = "auto", dtype: str | None = None, update: bool = True, port: int = 0,
+        device: str = "auto", dtype: str | None = None, update: bool = True, port: int = 0, pool: Pool | None = None,
     ) -> None:  # fmt: skip
         self.workload = workload
         self.schedule = schedule
@@ -79,6 +78,7 @@ class Trainer:
         self.plan: Plan
         self.captured: Captured
         self._options = (launcher, address, ranks, deadline, device, port)
+        self._shared = pool
         self._pool: Pool | None = None
         self._model: torch.nn.Module | None = None
         self._captures: dict[tuple[str, Any], Captured] = {}
@@ -118,8 +118,11 @@ class Trainer:
         self.captured = self._capture("train", sample)
         plan = self._lower(self.schedule, self.captured)
         launcher, address, ranks, deadline, device, port = self._options
-        made = make_launcher(launcher, address=address, gpus=device != "cpu" and torch.cuda.is_available())
-        self._pool = Pool(made, ranks or plan.devices, deadline=deadline, device=device, port=port)
+        if self._shared is None:
+            made = make_launcher(launcher, address=address, gpus=device != "cpu" and torch.cuda.is_available())
+            self._pool = Pool(made, ranks or plan.devices, deadline=deadline, device=device, port=port)
+        else:
+            self._pool = self._shared
         try:
             self._send_model("train", self.captured)
             self._install(plan, fresh=True)
@@ -127,11 +130,18 @@ class Trainer:
             self.close()
             raise
 
-    def load(self, schedule: Schedule) -> None:
-        """Another schedule for the same model, on the same workers, with the present weights."""
+    def load(self, schedule: Schedule, *, microbatch: int | None = None) -> None:
+        """Another schedule for the same model, on the same workers, with the present weights. `microbatch` changes how
+        many samples each holds."""
         self.prepare()
-        plan = self._lower(schedule, self.captured)
-        self.schedule = schedule
+        workload, captured = self.workload, self.captured
+        if microbatch is not None:
+            workload = replace(workload, microbatch=microbatch)
+            captured = self._capture("train", workload.batch(microbatch, 0))
+        plan = self._lower(schedule, captured)
+        if captured is not self.captured:
+            self._send_model("train", captured)
+        self.workload, self.schedule, self.captured = workload, schedule, captured
         self._install(plan, fresh=False)
 
     def load_plan(self, plan: Plan) -> None:
@@ -209,25 +219,8 @@ class Trainer:
 
     def profile(self, *, steps: int = 3) -> ProfileCosts:
         """Chunk costs as measured while all ranks run, and the link's latency and bandwidth between ranks 0 and 1."""
-        times: dict[tuple[int, int, str], list[float]] = {}
-        for _ in range(steps):
-            for event in self.trace().events:
-                task = self.plan.tasks[event.task]
-                if task.stream == "compute":
-                    times.setdefault((task.stage, task.part, task.op), []).append(event.end - event.start)
-        latency, bandwidth = 0.0, float("inf")
-        if self.pool.ranks > 1:
-            latency = max(self.pool.call("ping_pong", [(1, 4, LINK_ROUNDS)] * self.pool.ranks))
-            long = max(self.pool.call("ping_pong", [(1, LINK_BYTES, LINK_ROUNDS)] * self.pool.ranks))
-            bandwidth = LINK_BYTES / max(long - latency, 1e-9)
-        return ProfileCosts(
-            measured={key: statistics.fmean(found) for key, found in times.items()},
-            latency=latency,
-            bandwidth=bandwidth,
-            collective_latency=latency,
-            collective_bandwidth=bandwidth,
-            recomputed=tuple((c.stage, c.part) for c in self.plan.chunks if c.recompute),
-        )
+        events = [event for _ in range(steps) for event in self.trace().events]
+        return profile_costs(self.plan, events, self.pool)
 
     def close(self) -> None:
         """Stop the workers. Safe to call twice."""

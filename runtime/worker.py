@@ -31,19 +31,25 @@ from pibroch.runtime.program import GroupKey, Program, forward_only
 from pibroch.runtime.store import Store
 
 Tensors = Mapping[str, torch.Tensor]
+SPACE = ("store", "_captured", "_chunks", "_executors", "_changing")  # what belongs to one space
 _now = time.monotonic  # ours, whatever the modules of a workload do to `time` later
 
 
 class Worker:
+    store: Store
+    _captured: dict[str, Captured]
+    _chunks: dict[Any, ChunkModule]
+    _executors: dict[str, Executor]
+    _changing: frozenset[str]
+
     def __init__(self, rank: int, world: int) -> None:
         importlib.import_module("torch._dynamo")  # any optimizer imports it at its first use: better now than in a step
 
         self.rank, self.world = rank, world
         torch.set_num_threads(1)
-        self._captured: dict[str, Captured] = {}
-        self._chunks: dict[Any, ChunkModule] = {}
-        self._executors: dict[str, Executor] = {}
-        self._changing: frozenset[str] = frozenset()
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self._space = ""
+        self._clear()
         self._deadline = 60.0
 
     def host(self, rank: int, port: int) -> int:
@@ -87,6 +93,17 @@ class Worker:
         self.ordered = backend == "nccl"
         self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + 5)
         self.store = Store(device=self.device)
+
+    def use(self, space: str) -> None:
+        """From now on work in this space: what others hold stays as it is."""
+        self._spaces[self._space] = {name: getattr(self, name) for name in SPACE}
+        self._space = space
+        if space in self._spaces:
+            for name, value in self._spaces.pop(space).items():
+                setattr(self, name, value)
+        else:
+            self._clear()
+            self.store = Store(device=self.device)
 
     def model(self, slot: str, captured: Captured) -> None:
         """Hold a captured model. Slots tell the training graph from the evaluation graph."""
@@ -201,9 +218,13 @@ class Worker:
 
     def shutdown(self) -> None:
         """Leave the process group."""
-        self._executors.clear()
+        self._clear()
+        self._spaces.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _clear(self) -> None:
+        self._captured, self._chunks, self._executors, self._changing = {}, {}, {}, frozenset()
 
     def _chunk(self, slot: str, captured: Captured, spec: Any, split: bool) -> ChunkModule:
         key = (slot, spec.start, spec.stop, spec.inputs, spec.outputs, split)

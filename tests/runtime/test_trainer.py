@@ -267,3 +267,22 @@ def test_without_updates_nothing_is_clipped() -> None:
     with Trainer(tiny_models.workload("clipped"), PIPELINE, launcher="local", update=False) as trainer:
         verdict = judge(trainer)
     assert verdict.bitwise, verdict
+
+
+def test_two_trainers_in_spaces_of_one_pool_do_not_touch_each_other() -> None:
+    work = tiny_models.workload()
+    with Trainer(work, PIPELINE, launcher="local") as first:
+        first.prepare()
+        replicas = build("gpipe", devices=1, replicas=2, microbatches=1)
+        second = Trainer(work, replicas, pool=first.pool.space("second"))
+        size, losses = first.batch_size, {first: [], second: []}  # type: ignore[var-annotated]
+        for step in range(3):
+            losses[first].append(first.step(work.batch(size, step)).loss)
+            losses[second].append(second.step(work.batch(second.batch_size, step)).loss)
+        assert losses[first] == pytest.approx(eager_losses("plain", 3, size), rel=1e-5)
+        assert losses[second] == pytest.approx(eager_losses("plain", 3, second.batch_size), rel=1e-5)
+        second.load(PIPELINE, microbatch=2 * work.microbatch)
+        assert second.batch_size == 2 * size
+        assert judge(second, steps=2).ok
+        second.close()
+        assert judge(first, steps=2).ok
