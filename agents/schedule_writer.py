@@ -21,6 +21,7 @@ from pibroch.agents.model_facts import facts
 from pibroch.agents.phases import erase_phase2, judge_concurrency, judge_placement, numbers
 from pibroch.agents.planner import default_costs, plan_schedule
 from pibroch.agents.reading import reading, stages
+from pibroch.agents.schedule_small import SCHEMA, read_small, suits, tokens_for
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
@@ -95,7 +96,7 @@ def write_schedule(
     if attempts < 1:
         raise InputError(f"attempts is at least 1, not {attempts}")
     loop = _Loop(intent, model, lm, judge, attempts, limit, devices_available, costs, prompts, sample, say)
-    written = loop.run()
+    written = loop.run_small() if suits(intent, lm) else loop.run()
     finish(lm)
     return written
 
@@ -148,6 +149,46 @@ class _Loop:
             except Infeasible as error:
                 self.say("phase 2 sends the placement back")
                 told = [Feedback("PHASE", "placement_infeasible", str(error))]
+        return self._written(schedule, first, second)
+
+    def run_small(self) -> Written:
+        """Both phases in one request, and every attempt a fresh draw."""
+        from pibroch.agents.lm.dspy_engine import call
+        from pibroch.agents.writer_module import small_writer
+
+        first, second = Phase(1), Phase(2)
+        schedule: Schedule | None = None
+        while schedule is None and first.attempts < self.attempts:
+            first.attempts += 1
+            request = Request(
+                role="writer", subject=self.model.name, phase=1, attempt=first.attempts, messages=(),
+                deadline_s=DEADLINE_S, semantic_key=self._semantic_key(), sample=self.sample,
+                schema_version=WRITER_SCHEMA, max_tokens=tokens_for(self.intent), blocks=("json",), json_schema=SCHEMA,
+            )  # fmt: skip
+            self.say(f"attempt {first.attempts}: asking {self.lm.name}")
+            _, reply, sent = call(
+                small_writer(self.prompts), self.lm, request, intent=self.intent.text,
+                reading=reading(self.intent, self.limit, self.devices),
+            )  # fmt: skip
+            self.stale += reply.stale
+            self.prompt_hash = sent.prompt_hash
+            placement, found, rows = read_small(reply.text)
+            if placement is not None:
+                _, wrong = judge_placement(placement, self.intent, self.model)
+                wrong += self._device_findings(placement)
+                self._note(first, wrong)
+                if wrong:
+                    continue
+                second.attempts += 1
+            if placement is not None and found is not None:
+                _, rows = judge_concurrency(found, placement, self.intent, self.model, self.costs, self.limit)
+                if not rows and self.judge is not None:
+                    rows = list(self.judge(found))
+            self._note(first if placement is None else second, rows)
+            schedule = None if rows else found
+        return self._written(schedule, first, second)
+
+    def _written(self, schedule: Schedule | None, first: Phase, second: Phase) -> Written:
         return Written(
             self.intent, self.intent.unused, schedule, schedule is not None, [first, second], self.lm.name,
             [] if schedule is None else [f"written by {self.lm.name}", *self._kept()],

@@ -35,6 +35,19 @@ class WriteConcurrency(dspy.Signature):  # type: ignore[misc]
     reply: str = dspy.OutputField(desc="one fenced block")
 
 
+class WriteSmall(dspy.Signature):  # type: ignore[misc]
+    """Both phases at once, for small models."""
+
+    intent: str = dspy.InputField(desc="The sentence")
+    reading: str = dspy.InputField(desc="How it was read")
+    reply: str = dspy.OutputField(desc="one fenced block")
+
+
+def small_writer(prompts: Mapping[str, str] | None = None) -> Instructed:
+    """The writer for small models (`agents/schedule_small.py`)."""
+    return Instructed(WriteSmall, ("schedule_small",), prompts)
+
+
 def schedule_writer(phase: int, prompts: Mapping[str, str] | None = None) -> Instructed:
     """The writer of `phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference."""
     signature = WritePlacement if phase == 1 else WriteConcurrency

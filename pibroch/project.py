@@ -2,6 +2,7 @@
 
     pibroch.toml            [project] name, model (default of --model), lm (default of --lm)
     specs/ generated/ playbooks/ tasks/     looked into before the shipped folder of the same name
+    prompts/                                prompts that stand before the shipped ones, by file name
 
 An installed package is never written to: what a command writes goes into the project, or where the user says.
 """
@@ -45,6 +46,11 @@ class Project:
     def names(self, room: str, pattern: str) -> list[str]:
         """Relative names in all layers of a room that match a glob pattern, sorted."""
         return sorted({str(file.relative_to(path)) for path in self.layers(room) for file in path.glob(pattern)})
+
+    def prompts(self) -> dict[str, str]:
+        """The project's own prompts by name (`prompts/*.md`), which stand before the shipped ones."""
+        files = sorted((self.root / "prompts").glob("*.md")) if self.root else []
+        return {file.stem: file.read_text(encoding="utf-8") for file in files}
 
     def make_importable(self) -> None:
         """Let `module:function` name the user's own modules, here and in the worker processes.

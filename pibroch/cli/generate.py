@@ -68,13 +68,14 @@ def command(
     for path in (out, record and record / "reply.json"):
         if path is not None:
             check_writable(path)
-    writer = open_lm(lm or find_project().settings.get("lm"), record=record)
+    project = find_project()
+    writer = open_lm(lm or project.settings.get("lm"), record=record)
     loaded = load_model(model)
     options = Options(launcher=launcher, address=address, deadline=deadline)
     measurement = Measurement(loaded.workload, options) if measure else None
     written = write_schedule(
         sentence, loaded.spec, lm=writer, judge=measurement, attempts=attempts, memory_limit=limit,
-        devices_available=devices, say=say,
+        devices_available=devices, prompts=project.prompts(), say=say,
     )  # fmt: skip
     result: dict[str, Any] = {
         "ok": written.verified,
