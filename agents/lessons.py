@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pibroch.evals.evaluation import Evaluation
+from pibroch.evals.ladder import Scores
 
 Effect = Literal["helped", "hurt", "nothing"]
-Scores = Literal["measured", "simulated"]
 
 PITFALLS = "pitfalls"  # the section of warnings: a bullet in it names the edit to avoid
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pibroch.agents.evolve.edits import Edit, describe
 from pibroch.agents.evolve.lesson_rules import bounds, general, section_of
-from pibroch.agents.lessons import PITFALLS, Effect, Lesson, Scores, effect_of
+from pibroch.agents.lessons import PITFALLS, Effect, Lesson, effect_of
 from pibroch.agents.lm.accounting import BudgetError
 from pibroch.agents.lm.base import LanguageModel, LMError, ReplyError, Request, digest, fenced_block
 from pibroch.agents.wording import numbers_in, wrong_way
@@ -22,6 +22,7 @@ from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.feedback.kinds import KINDS
 from pibroch.evals.feedback.text import as_text
 from pibroch.evals.finding import Finding
+from pibroch.evals.ladder import Scores
 from pibroch.playbooks.conditions import FINDING, normal
 from pibroch.playbooks.model import Bullet
 from pibroch.playbooks.retrieve import fits

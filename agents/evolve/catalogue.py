@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any, get_args
 
 from pibroch.agents.evolve.edits import Edit
 
 _WHICH = ["all", "first", "last", "slowest", "fastest"]
+# Neither can win time (`operators.UNDRAWN`): no line of a prompt for them.
+_HIDDEN = ("stream", "overlap")
 
 
 @cache
 def catalogue() -> str:
-    """Each edit's fields with their values, and what it does. A field with `?` may be left out."""
-    lines = [
-        f"WHICH is an index (negative: from the end) or {'|'.join(json.dumps(w) for w in _WHICH)}; ? may be left out."
-    ]
+    """Each edit's op, its fields with their values, and what it does. A field with `?` may be left out."""
+    lines = [f"op: fields. WHICH is {'|'.join(_WHICH)} or an index; a field with ? may be left out."]
     for kind in get_args(Edit):
+        op = kind.model_fields["op"].default
+        if op in _HIDDEN:
+            continue
         schema = kind.model_json_schema()
         needed = schema.get("required", [])
-        fields = [f'"op": "{kind.model_fields["op"].default}"']
-        for name, field in schema["properties"].items():
-            if name != "op":
-                fields.append(f'"{name}"{"" if name in needed else "?"}: {_values(field)}')
+        fields = [
+            f"{name}{'' if name in needed else '?'}={_values(field)}"
+            for name, field in schema["properties"].items()
+            if name != "op"
+        ]
         does = " ".join((kind.__doc__ or "").split()).split(". ")[0].rstrip(".")
-        lines.append(f"- {{{', '.join(fields)}}}: {does}")
+        lines.append(f"- {op}: {', '.join(fields)}. {does[:1].upper()}{does[1:]}.")
     return "\n".join(lines)
 
 
@@ -38,5 +41,5 @@ def _values(field: dict[str, Any]) -> str:
 
 def _choice(choice: dict[str, Any]) -> list[str]:
     if "enum" in choice:
-        return [json.dumps(value) for value in choice["enum"]]
+        return [str(value) for value in choice["enum"]]
     return [{"integer": "int", "boolean": "bool"}.get(choice["type"], choice["type"])]

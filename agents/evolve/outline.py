@@ -14,10 +14,10 @@ def outline(design: Design) -> str:
     """Directive by directive, without a word for what is at its default."""
     p = len(design.positions)
     lines = [
-        f"{design.replicas} replica{'s' * (design.replicas > 1)} x {design.microbatches} microbatches; {design.stages} "
-        f"stages on {p} position{'s' * (p > 1)}; devices of each stage: {_same(design.placement)}"
+        f"{_count(design.replicas, 'replica')} x {_count(design.microbatches, 'microbatch', 'es')}; "
+        f"{_count(design.stages, 'stage')} on {_count(p, 'position')}; devices of each stage: {_same(design.placement)}"
     ]
-    if design.cut is not None:
+    if design.cut:
         lines.append(f"cut at {list(design.cut)}")
     if design.recompute or design.layer_recompute:
         where = "all stages" if len(design.recompute) == design.stages else f"stages {sorted(design.recompute)}"
@@ -86,6 +86,10 @@ def _rows(design: Design) -> list[str]:
             break
         shown.append(line)
     return shown
+
+
+def _count(n: int, noun: str, plural: str = "s") -> str:
+    return f"{n} {noun}{plural if n > 1 else ''}"
 
 
 def _one(values: Sequence[object]) -> str:

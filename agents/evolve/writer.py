@@ -29,6 +29,7 @@ from pibroch.playbooks.model import Bullet
 from pibroch.playbooks.retrieve import render
 from pibroch.runtime.directives import Schedule, parse_schedule, schedule_from
 from pibroch.runtime.errors import InputError, MissingError
+from pibroch.runtime.simulate import Simulation
 
 WRITER_SCHEMA = 1
 PHASE = 3  # of the role "writer": 1 and 2 write a schedule from a sentence
@@ -103,9 +104,9 @@ class _Proposal:
         plan = setting.lower(incumbent)
         self.plan = plan.hash()
         self.given = {
-            "task": task_text(setting, self.design),
+            "task": task_text(setting),
             "model": facts(setting.model(plan.replicas, plan.microbatches)),
-            "incumbent": outline(self.design),
+            "incumbent": f"{outline(self.design)}\n{simulated(self.design, setting.simulate(plan))}",
             "findings": findings_text(findings, limit=SHOWN_FINDINGS),
             "bullets": render(bullets),
             "edits": catalogue(),
@@ -205,16 +206,30 @@ class _Proposal:
         return [Feedback(v.rule, v.where, v.message) for v in setting.check(plan, simulation)]
 
 
-def task_text(setting: Setting, design: Design) -> str:
+def task_text(setting: Setting) -> str:
     """What a candidate may not change, and which ways to divide the batch there are."""
     task = setting.task
     counts = {k: setting.choices(k) for k in range(1, task.devices + 1) if task.devices % k == 0}
-    choices = "; ".join(f"{k} replicas: {', '.join(map(str, m))}" for k, m in counts.items() if m)
-    limit = f"{task.memory_limit} bytes per device" if task.memory_limit else "none"
+    choices = "; ".join(f"{k} x {'|'.join(map(str, m))}" for k, m in counts.items() if m)
+    limit = f"{task.memory_limit / 1e6:g} MB per device" if task.memory_limit else "none"
     return (
         f"{task.intent}\n{task.devices} devices, {task.samples} samples per step, memory bound: {limit}. "
-        f"Microbatches per replica that divide the batch: {choices}."
+        f"Replicas x microbatches that divide the samples: {choices}."
     )
+
+
+def simulated(design: Design, simulation: Simulation) -> str:
+    """The simulator's figures of each position, for the fullest or slowest of its replicas."""
+    groups = sorted(set(design.placement))
+    busy = [max(simulation.busy[d] for d in devices) for devices in groups]
+    peak = [max(simulation.peak_bytes[d] for d in devices) for devices in groups]
+    times, sizes = (" ".join(map(_figure, row)) for row in ([b * 1e3 for b in busy], [b / 1e6 for b in peak]))
+    step = f"step {_figure(simulation.makespan * 1e3)} ms, of it idle {simulation.bubble:.0%}"
+    return f"simulated: {step}; per position: busy ms {times}, peak MB {sizes}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _prose(text: str) -> str:

@@ -38,11 +38,12 @@ class OneCallEngine:
         except BaseException as error:
             self.error = error
             raise
+        text = self.reply.text or "\n"  # DSPy raises at an empty text; to us it is a malformed reply like others
         used = self.reply.usage
         total = used.input_tokens + used.output_tokens
         return lm15.Response(
             id=None, model=self.reply.model or self.lm.name, finish_reason="stop",
-            message=lm15.Message.assistant([lm15.TextPart(self.reply.text)]),
+            message=lm15.Message.assistant([lm15.TextPart(text)]),
             usage=lm15.Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, total_tokens=total),
         )  # fmt: skip
 

@@ -9,12 +9,13 @@ from scripted_lm import ScriptedModel, block
 
 from pibroch.agents.evolve.edits import parse_edit
 from pibroch.agents.evolve.lesson_rules import bounds, general, same
-from pibroch.agents.lessons import Lesson, Scores, effect_of
+from pibroch.agents.lessons import Lesson, effect_of
 from pibroch.agents.lm.accounting import Metered
 from pibroch.agents.lm.base import LMError, Paused
 from pibroch.agents.reflector import mended, reflect
 from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.finding import Finding
+from pibroch.evals.ladder import Scores
 from pibroch.playbooks.model import Bullet
 from pibroch.playbooks.retrieve import fits
 
@@ -130,7 +131,8 @@ def test_an_edit_is_kept_in_words_that_other_schedules_understand(edit: dict[str
 
 @pytest.mark.parametrize("edit", [
     BUCKETS, REORDER, {"op": "recompute", "on": False}, {"op": "microbatches", "by": 1}, {"op": "replicas", "by": -1},
-    {"op": "balance_cut"}, {"op": "stages_per_device", "by": 1}, {"op": "stream", "name": "x"}, {"op": "pipeline", "by": 1},
+    {"op": "balance_cut"}, {"op": "stages_per_device", "by": 1}, {"op": "stream", "name": "x"},
+    {"op": "pipeline", "by": 1},
 ])  # fmt: skip
 def test_bounds_hold_where_they_were_measured(edit: dict[str, Any]) -> None:
     conditions = bounds(parse_edit(edit), FACTS)
