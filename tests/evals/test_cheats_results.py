@@ -14,7 +14,7 @@ import torch
 from eager_trainer import EagerTrainer
 
 from pibroch.evals import judge as judging
-from pibroch.evals.judge import Verdict, judge
+from pibroch.evals.judge import Verdict, audit, judge
 from pibroch.evals.models import load_workload
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import build
@@ -33,6 +33,19 @@ def trainer() -> Iterator[cheats.CheatingTrainer]:
 def test_the_honest_run_passes(trainer: cheats.CheatingTrainer) -> None:
     with trainer.training(model=cheats.model):
         verdict = judge(trainer, peak=False)
+    assert verdict.ok, verdict
+    assert verdict.bitwise
+
+
+@pytest.mark.parametrize("change", ["dropout", "norm"])
+def test_an_honest_run_passes_from_wherever_it_stands(trainer: cheats.CheatingTrainer, change: str) -> None:
+    """Dropout draws by the step's number, and batch statistics are part of where a run stands."""
+    honest = trainer.workload
+    with trainer.training(model=partial(cheats.model, change)):
+        trainer.workload = replace(honest, model=partial(cheats.model, change))
+        for step in range(2):
+            trainer.step(trainer.workload.batch(trainer.batch_size, step))
+        verdict = audit(trainer, steps=2)
     assert verdict.ok, verdict
     assert verdict.bitwise
 

@@ -256,6 +256,8 @@ class Layers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(8)])
         self.change = change
+        if change == "norm":
+            self.norm = nn.BatchNorm1d(16)
         if change == "frozen":
             self.layers[2].requires_grad_(False)
 
@@ -266,6 +268,10 @@ class Layers(nn.Module):
         return x
 
     def _layer(self, i: int, layer: nn.Module, x: Tensor) -> Tensor:
+        if self.change == "norm" and i == 3:
+            return self.norm(layer(x))  # type: ignore[no-any-return]
+        if self.change == "dropout" and i == 3:
+            return F.dropout(layer(x), 0.3, self.training)
         if self.change == "half" and i == 3:
             return F.linear(x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16()).float()  # type: ignore[union-attr, operator, arg-type]
         if self.change == "detached" and i == 2:
