@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
+import cheats
 import pytest
 import tiny_models
 import torch
 
 from pibroch.evals.judge import judge
 from pibroch.evals.models import load_workload
+from pibroch.evals.timing import sample
 from pibroch.runtime.families import FAMILIES, build
 from pibroch.runtime.launch_local import LocalLauncher
 from pibroch.runtime.trainer import Trainer
@@ -127,6 +130,25 @@ def test_streams_overlap() -> None:
     # In one queue the copy could only begin when the kernels have ended.
     assert marks["copy"].elapsed_time(marks["kernels end"]) > 0
     assert marks["kernels"].elapsed_time(marks["copy end"]) > 0
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["shared", "ordered"])
+def test_the_clock_waits_for_work_on_another_stream(alone: bool) -> None:
+    """An optimizer that only queues its work: the step ends when the device is idle, and the numbers are there."""
+    cycles = 2_000_000_000  # a third of a second on a GPU of 6 GHz, which there is not
+    schedule = build("1f1b", devices=1, microbatches=2, replicas=1 if alone else 2)
+    with cheats.CheatingTrainer(
+        load_workload("mlp-tiny"), schedule, launcher="local" if alone else sharing(), device="cuda"
+    ) as trainer:
+        trainer.prepare()
+        with trainer.cheating(partial(cheats.SideStream, cycles=cycles)):
+            batch = trainer.workload.batch(trainer.batch_size, 0)
+            trainer.step(batch)
+            reported: list[float] = []
+            wall = sample(lambda: reported.append(trainer.step(batch).seconds)).wall
+            assert wall > 1 / 3
+            assert reported[0] > 1 / 3
+            assert judge(trainer, steps=1, peak=False).ok
 
 
 def test_memory_follows_the_schedule() -> None:
