@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pibroch.agents.evolve.design import Design, Row, Rule, changed, rows_of_family
 from pibroch.agents.evolve.figures import Figures, figures, layer_seconds
+from pibroch.agents.evolve.fit import least_recompute
 from pibroch.agents.evolve.order import build_rows
 from pibroch.evals.setting import Setting
 from pibroch.runtime.errors import InputError
@@ -137,7 +138,8 @@ def arranged(
     layout: Literal["loop", "v"],
     microbatches: int | None = None,
 ) -> Design:
-    """Another division of the devices: stages cut by costs, as many microbatches as fit what there were, rows remade.
+    """Another division of the devices: stages cut by costs, as many microbatches as fit what there were, rows remade,
+    and under a memory bound only those stages recomputed that it asks for.
 
     Position r of replica k is device `k * positions + r`. Raises `NotApplicable`.
     """
@@ -169,13 +171,30 @@ def arranged(
         cut=None,
         bucket_size=buckets if replicas > 1 else (None,) * stages,
         reduce_stream=streams,
-        recompute=design.recompute if same else frozenset(range(stages)) if every else frozenset(),
+        recompute=frozenset(range(stages)) if every else frozenset(),
         layer_recompute=design.layer_recompute if same else (),
         overlaps=frozenset(),
     )
     if not model.fixed_stages:
         new = changed(new, cut=tuple(cut_by_costs(new, setting)))
-    return remade(new, setting)
+    return fitted(remade(new, setting), setting)
+
+
+def fitted(design: Design, setting: Setting) -> Design:
+    """The design with only those stages recomputed for which the memory bound has no room, and list-scheduled rows made
+    for that. Raises `NotApplicable`."""
+    try:
+        stages = least_recompute(design, setting)
+        if design.rule.kind != "list":
+            return changed(design, recompute=stages, layer_recompute=())
+        if stages == design.recompute:
+            return design
+        # Other durations make other rows, which may hold more: then these stages are not enough.
+        new = remade(changed(design, recompute=stages, layer_recompute=()), setting)
+        more = stages | least_recompute(new, setting)
+        return new if more == stages else remade(changed(new, recompute=more), setting)
+    except InputError as error:
+        raise NotApplicable(str(error)) from error
 
 
 def cut_by_costs(design: Design, setting: Setting) -> list[int]:

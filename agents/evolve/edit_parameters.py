@@ -15,6 +15,7 @@ from pibroch.agents.evolve.edit_base import (
     arranged,
     cut_by_costs,
     even_positions,
+    fitted,
     named,
     refreshed,
     remade,
@@ -227,6 +228,20 @@ class SetRecompute(EditBase):
         if new == design.recompute and layers == design.layer_recompute:
             raise NotApplicable("that is so already")
         return refreshed(changed(design, recompute=new, layer_recompute=layers), setting)
+
+
+class FitRecompute(EditBase):
+    """Recompute only the stages for which the memory bound has no room."""
+
+    op: Literal["fit_recompute"] = "fit_recompute"
+
+    def describe(self) -> str:
+        return "Recompute only the stages for which the memory bound has no room."
+
+    def apply(self, design: Design, setting: Setting) -> Design:
+        if setting.task.memory_limit is None and not design.recompute:
+            raise NotApplicable("there is no memory bound and nothing is recomputed")
+        return fitted(design, setting)
 
 
 class SetStream(EditBase):

@@ -10,6 +10,7 @@ from pibroch.agents.evolve.design import Design
 from pibroch.agents.evolve.edit_base import NotApplicable, Which
 from pibroch.agents.evolve.edit_parameters import (
     BalanceCut,
+    FitRecompute,
     SetBuckets,
     SetMicrobatches,
     SetPipeline,
@@ -40,8 +41,8 @@ __all__ = [
 ]  # fmt: skip
 
 PARAMETERS: tuple[str, ...] = (
-    "microbatches", "replicas", "pipeline", "shift_layers", "balance_cut", "bucket_size", "recompute", "stream",
-    "reduce_stream",
+    "microbatches", "replicas", "pipeline", "shift_layers", "balance_cut", "bucket_size", "recompute", "fit_recompute",
+    "stream", "reduce_stream",
 )  # fmt: skip
 STRUCTURE: tuple[str, ...] = (
     "split_backward", "reorder", "family", "stages_per_device", "layout", "swap_stages", "move_chunk", "shift_weights",
@@ -50,9 +51,9 @@ STRUCTURE: tuple[str, ...] = (
 OPS: tuple[str, ...] = (*PARAMETERS, *STRUCTURE)
 
 Edit = (
-    SetMicrobatches | SetReplicas | SetPipeline | ShiftLayers | BalanceCut | SetBuckets | SetRecompute | SetStream
-    | SetReduceStreams | SplitBackward | Reorder | SwapFamily | SetStagesPerDevice | SetLayout | SwapStages | MoveChunk
-    | ShiftWeights | WarmUp | Overlap
+    SetMicrobatches | SetReplicas | SetPipeline | ShiftLayers | BalanceCut | SetBuckets | SetRecompute | FitRecompute
+    | SetStream | SetReduceStreams | SplitBackward | Reorder | SwapFamily | SetStagesPerDevice | SetLayout | SwapStages
+    | MoveChunk | ShiftWeights | WarmUp | Overlap
 )  # fmt: skip
 _ADAPTER: TypeAdapter[Edit] = TypeAdapter(Annotated[Edit, Field(discriminator="op")])
 

@@ -10,6 +10,7 @@ from pibroch.agents.evolve.design import Design, Rule, changed, encode
 from pibroch.evals.setting import Setting
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.lower import lower
+from pibroch.runtime.passes.plans import RECV_WINDOW
 from pibroch.runtime.plan import Plan, Task
 
 PASSES = ("F", "B", "BI", "BW")
@@ -27,16 +28,18 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Per stage: `seconds[op]`; `forward_to` and `backward_to` (who waits for its F, for its B); `kept` and
-    `weight_kept` bytes of one microbatch from F to the backward's end and from BI to BW; `passing` bytes that a
-    running chunk and its transfers need besides. `reductions` are (part of the last backward that is still to run when
-    the bucket is complete, seconds). `fixed` bytes are per position: parameters, gradients, optimizer state."""
+    `weight_kept` bytes of one microbatch from F to the backward's end and from BI to BW; `during[op]` bytes that a
+    running chunk needs besides; `posted` bytes of what may stand ready for later chunks, or still wait to be sent.
+    `reductions` are (part of the last backward that is still to run when the bucket is complete, seconds). `fixed`
+    bytes are per position: parameters, gradients, optimizer state."""
 
     seconds: dict[str, tuple[float, ...]]
     forward_to: tuple[tuple[Edge, ...], ...]
     backward_to: tuple[tuple[Edge, ...], ...]
     kept: tuple[int, ...]
     weight_kept: tuple[int, ...]
-    passing: tuple[int, ...]
+    during: dict[str, tuple[int, ...]]
+    posted: tuple[int, ...]
     reductions: tuple[tuple[tuple[float, float], ...], ...]
     fixed: tuple[int, ...]
 
@@ -66,30 +69,20 @@ def figures(design: Design, setting: Setting) -> Figures:
             forward[source].append(Edge(s, *links.get(("F", source, s), (0.0, 0.0))))
             backward[s].append(Edge(source, *links.get(("B", s, source), (0.0, 0.0))))
     nbytes = [b.nbytes for b in plan.buffers]
-    received = [0] * plan.stages
-    sent = [0] * plan.stages
+    posted = [0] * plan.stages
     for t in plan.tasks:
-        if t.replica == 0 and t.op == "RECV":
-            received[t.stage] += sum(nbytes[b] for b in t.writes)
-        elif t.replica == 0 and t.op == "SEND":
-            sent[t.stage] += sum(nbytes[b] for b in t.reads)
-    kept, weight_kept, passing = [], [], []
-    for s in stages:
-        own = [t for t in plan.tasks if t.replica == 0 and t.stage == s]
-        freed = {b for t in own if t.op == "BI" for b in t.frees}
-        written = {b for t in own if t.op in ("F", "RECV") for b in t.writes}
-        scratch = sum(nbytes[b] for t in own if t.op == "BI" for b in {*t.writes} & {*t.frees})
-        inner = {b for t in own if t.op == "F" for b in t.writes}
-        kept.append(sum(nbytes[b] for b in freed & written & (inner | _inputs(plan, own))))
-        weight_kept.append(sum(nbytes[b] for t in own if t.op == "BW" for b in t.frees))
-        passing.append(2 * received[s] + sent[s] + scratch)
+        if t.replica == 0 and t.op in ("SEND", "RECV"):
+            times = RECV_WINDOW - 1 if t.op == "RECV" else 1
+            posted[t.stage] += times * sum(nbytes[b] for b in (*t.reads, *t.writes))
+    held = [_held(plan, s) for s in stages]
     return Figures(
         seconds={op: tuple(map(sum, one[op])) for op in PASSES},
         forward_to=tuple(map(tuple, forward)),
         backward_to=tuple(map(tuple, backward)),
-        kept=tuple(kept),
-        weight_kept=tuple(weight_kept),
-        passing=tuple(passing),
+        kept=tuple(row.kept for row in held),
+        weight_kept=tuple(row.weight_kept for row in held),
+        during={op: tuple(row.during[op] for row in held) for op in PASSES},
+        posted=tuple(posted),
         reductions=tuple(_reductions(plan, costs, s, one["B"][s]) for s in stages),
         fixed=tuple(
             sum(b.nbytes for b in plan.buffers if b.persistent and b.device == plan.placement[row[0]][0])
@@ -98,9 +91,9 @@ def figures(design: Design, setting: Setting) -> Figures:
     )
 
 
-def least_bytes(design: Design, known: Figures) -> int:
-    """What the fullest position holds at the least when it runs its row: what is kept from each forward to the end of
-    its backward, on top of what is always there. Transfers and workspaces come on top."""
+def least_bytes(design: Design, known: Figures) -> list[int]:
+    """What each position holds at the least when it runs its row: what is kept from each forward to the end of its
+    backward and what the running chunk needs, on top of what is always there. `Figures.posted` may come on top."""
     peaks = []
     for fixed, row in zip(known.fixed, design.rows, strict=True):
         held = peak = fixed
@@ -109,13 +102,19 @@ def least_bytes(design: Design, known: Figures) -> int:
                 held += known.kept[stage]
             elif op == "BI":
                 held += known.weight_kept[stage]
-            peak = max(peak, held)
+            peak = max(peak, held + known.during[op][stage])
             if op in ("B", "BI"):
                 held -= known.kept[stage]
             elif op == "BW":
                 held -= known.weight_kept[stage]
         peaks.append(peak)
-    return max(peaks)
+    return peaks
+
+
+def most_bytes(design: Design, known: Figures) -> list[int]:
+    """The same with what may stand ready or wait to be sent: seldom exceeded, and by little."""
+    rows = zip(least_bytes(design, known), design.positions, strict=True)
+    return [least + sum(known.posted[s] for s in stages) for least, stages in rows]
 
 
 def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
@@ -153,8 +152,36 @@ def _seconds(
     return costs.compute(plan, replace(task, op="B") if op == "B" else task)
 
 
-def _inputs(plan: Plan, own: list[Task]) -> set[int]:
-    return {b for t in own if t.op == "F" for b in t.reads if not plan.buffers[b].persistent}
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes of one stage, as in `Figures`."""
+
+    kept: int
+    weight_kept: int
+    during: dict[str, int]
+
+
+def _held(plan: Plan, stage: int) -> _Held:
+    """Parts of a stage run one after the other: forwards from the first on, backwards from the last on. What a part
+    needs while it runs counts less what the stage's other parts do not hold yet, or no more."""
+    own = {(t.op, t.part): t for t in plan.tasks if t.replica == 0 and t.stage == stage and t.op in PASSES}
+    parts = sorted({part for _, part in own})
+
+    def size(buffers: set[int]) -> int:
+        return sum(plan.buffers[b].nbytes for b in buffers if not plan.buffers[b].persistent)
+
+    kept = [{*own["BI", i].frees} & {*own["F", i].reads, *own["F", i].writes} for i in parts]
+    later = [{*own["BW", i].frees} for i in parts]
+    sizes, weights = [size(one) for one in kept], [size(one) for one in later]
+    needs: dict[str, list[int]] = {"F": [], "B": [], "BI": [], "BW": [0]}
+    for i in parts:
+        after = sum(sizes[i + 1 :])
+        forward = size({*own["F", i].writes} - kept[i]) - after
+        backward = size({*own["BI", i].writes, *own["BI", i].frees} - kept[i] - later[i]) - after
+        split = backward - sum(weights[:i])
+        for op, needed in (("F", forward), ("B", backward), ("BI", split)):
+            needs[op].append(needed)
+    return _Held(sum(sizes), sum(weights), {op: max(row) for op, row in needs.items()})
 
 
 def _reductions(plan: Plan, costs: Costs, stage: int, backward: list[float]) -> tuple[tuple[float, float], ...]:

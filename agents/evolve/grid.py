@@ -124,4 +124,4 @@ def _schedule(cell: Cell, setting: Setting) -> Schedule | None:
     except InputError:
         return None
     limit = setting.task.memory_limit
-    return encode(design) if limit is None or least_bytes(design, known) <= limit else None
+    return encode(design) if limit is None or max(least_bytes(design, known)) <= limit else None

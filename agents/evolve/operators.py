@@ -14,7 +14,7 @@ from typing import Any
 from pibroch.agents.evolve.design import Design, looped
 from pibroch.agents.evolve.edit_parameters import layout_now
 from pibroch.agents.evolve.edits import Edit, NotApplicable, apply_edit, edit_key, parse_edit
-from pibroch.agents.evolve.figures import figures, least_bytes
+from pibroch.agents.evolve.figures import figures, least_bytes, most_bytes
 from pibroch.agents.evolve.order import DEPTHS
 from pibroch.evals.finding import Finding
 from pibroch.evals.setting import Setting
@@ -47,15 +47,22 @@ REMEDIES: dict[str, tuple[dict[str, Any], ...]] = {
     "bucket-too-large": ({"op": "bucket_size"},),
     "bucket-too-small": ({"op": "bucket_size"},),
     "unsplit-backward": ({"op": "reorder", "split": True}, {"op": "family", "name": "zb-h1"}, {"op": "split_backward"}),
-    "needless-recompute": ({"op": "recompute", "on": False},),
+    "needless-recompute": ({"op": "fit_recompute"}, {"op": "recompute", "on": False}),
     "microbatch-too-small": ({"op": "microbatches", "by": -1}, {"op": "stages_per_device", "by": -1}),
-    "memory-tight": ({"op": "recompute", "on": True}, {"op": "warm_up", "by": -1}, {"op": "replicas", "by": -1}),
-    "memory-headroom": ({"op": "recompute", "on": False}, {"op": "replicas", "by": 1}, {"op": "warm_up", "by": 1}),
+    "memory-tight": (
+        {"op": "fit_recompute"}, {"op": "recompute", "on": True}, {"op": "warm_up", "by": -1},
+        {"op": "replicas", "by": -1},
+    ),
+    "memory-headroom": (
+        {"op": "fit_recompute"}, {"op": "recompute", "on": False}, {"op": "replicas", "by": 1},
+        {"op": "warm_up", "by": 1},
+    ),
 }  # fmt: skip
 """Per kind of finding what may mend it, the likeliest first: fields that an edit must have."""
 
 PRIOR: dict[str, float] = {
-    "reorder": 1.0, "stages_per_device": 0.8, "balance_cut": 0.8, "replicas": 0.7, "layout": 0.6, "recompute": 0.5,
+    "reorder": 1.0, "stages_per_device": 0.8, "balance_cut": 0.8, "replicas": 0.7, "layout": 0.6,
+    "fit_recompute": 0.6, "recompute": 0.5,
     "bucket_size": 0.5, "microbatches": 0.5, "family": 0.4, "warm_up": 0.4, "pipeline": 0.3, "shift_layers": 0.3,
     "reduce_stream": 0.3, "split_backward": 0.2, "shift_weights": 0.2, "swap_stages": 0.05, "move_chunk": 0.05,
 }  # fmt: skip
@@ -89,6 +96,7 @@ def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]
             *({"stage": s, "on": False} for s in several if s == "all" or s in design.recompute),
             *({"stage": s, "on": True} for s in several if s == "all" or s not in design.recompute),
         ],
+        "fit_recompute": ({} for _ in range(setting.task.memory_limit is not None or bool(design.recompute))),
         "reduce_stream": ({"each": each} for each in (True, False) if k > 1 and v > 1),
         "split_backward": [
             *({"stage": s, "on": True} for s in several if (whole if s == "all" else s in whole)),
@@ -171,17 +179,23 @@ def propose(
     scored.sort(key=lambda one: one[:2], reverse=True)
     for _, _, row, why in scored:
         edit = parse_edit(row)
-        if edit_key(edit) not in tabu and _child(edit, design, setting) is not None:
+        if edit_key(edit) not in tabu and _child(edit, design, setting, careful=True) is not None:
             return edit, why or ("drawn to explore" if explore else "promises most of what was not tried")
     raise NotApplicable("every edit was tried, or none applies")
 
 
-def _child(edit: Edit, design: Design, setting: Setting) -> Design | None:
-    """The edited design; None where the edit does not apply, or its rows hold more than the memory bound for sure."""
+def _child(edit: Edit, design: Design, setting: Setting, *, careful: bool = False) -> Design | None:
+    """The edited design; None where the edit does not apply, or its rows hold more than the memory bound: for sure, or
+    with `careful` more likely than not."""
     try:
         new = apply_edit(edit, design, setting)
         limit = setting.task.memory_limit
-        return new if limit is None or least_bytes(new, figures(new, setting)) <= limit else None
+        if limit is None:
+            return new
+        known = figures(new, setting)
+        least = max(least_bytes(new, known))
+        likely = (least + max(most_bytes(new, known))) / 2 if careful else least
+        return new if likely <= limit else None
     except (NotApplicable, InputError):
         return None
 

@@ -101,7 +101,7 @@ def list_schedule(
     """One run of the list scheduler. `extra` is added to the in-flight bounds of each position."""
     run = _Run(design, known, policy, split=split, extra=extra, memory_limit=memory_limit)
     run.all()
-    return Built(tuple(map(tuple, run.rows)), run.finish(), tuple(run.peak), policy)
+    return Built(tuple(map(tuple, run.rows)), run.finish(), tuple(run.most()), policy)
 
 
 def in_flight_bounds(design: Design, known: Figures, depth: float, *, split: bool) -> list[int]:
@@ -164,10 +164,12 @@ class _Run:
         self.end = 0.0
         self.heap: list[tuple[float, int, str, int, int]] = []
         self.moves = 0
+        self.need = [max(known.during[op][s] for op in ("F", self.back)) for s in range(stages)]
         # What the deeper stages of a position need for one microbatch is kept free for them, or it could block.
         self.reserve = [
             sum(known.kept[t] for t in design.positions[self.where[s]] if t > s)
-            + sum(known.passing[t] for t in design.positions[self.where[s]])
+            + sum(known.posted[t] for t in design.positions[self.where[s]])
+            + max(self.need[t] for t in design.positions[self.where[s]])
             for s in range(stages)
         ]
         for s in range(stages):
@@ -188,7 +190,7 @@ class _Run:
                 now = heap[0][0]
                 edge = now + 1e-12 * (1.0 + now)
                 while heap and heap[0][0] <= edge:
-                    _, _, op, s, mb = heappop(heap)
+                    now, _, op, s, mb = heappop(heap)
                     if op[0] == ">":
                         heappop(self.coming[self.where[s]])
                         self.arrive(op[1:], s, mb)
@@ -260,7 +262,7 @@ class _Run:
             self.held[r] += known.kept[s]
         elif op == "BI":
             self.held[r] += known.weight_kept[s]
-        self.peak[r] = max(self.peak[r], self.held[r] + known.passing[s])
+        self.peak[r] = max(self.peak[r], self.held[r] + known.during[op][s])
         self.moves += 1
         heappush(self.heap, (self.free[r], self.moves, op, s, mb))
         return True
@@ -306,6 +308,11 @@ class _Run:
         s = max((s for s, ready in enumerate(self.ready["F"]) if ready), default=-1)
         assert s >= 0, "list scheduling: chunks are left that nothing will make ready"
         self.run("F", self.where[s], s, now)
+
+    def most(self) -> list[int]:
+        """The peak of each position with all receives that may be posted."""
+        rows = zip(self.peak, self.design.positions, strict=True)
+        return [peak + sum(self.known.posted[s] for s in stages) for peak, stages in rows]
 
     def finish(self) -> float:
         return max(self.end, *self.reduce_free)
