@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from pibroch.evals.feedback.case import Case
 from pibroch.evals.feedback.communication import communication_findings
-from pibroch.evals.feedback.healthy import healthy
+from pibroch.evals.feedback.healthy import healthy, slow_devices
 from pibroch.evals.feedback.kinds import INHERENT, KINDS, MEANINGS, MIN_SHARE
 from pibroch.evals.feedback.machine import machine_findings
 from pibroch.evals.feedback.memory import memory_findings
@@ -55,7 +55,8 @@ def diagnose(
     replay = observed.replay()
     replayed = simulate(plan, replay).makespan
     case = Case(
-        schedule, model, plan, observed, well, base, table, free, replay, replayed, memory_limit, peak_bytes
+        schedule, model, plan, observed, well, base, table, free, replay, replayed, memory_limit, peak_bytes,
+        slow=slow_devices(observed, table.by_key(plan).__getitem__),
     )  # fmt: skip
     machine_findings(case)
     communication_findings(case)

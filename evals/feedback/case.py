@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,8 @@ class Alternative:
 @dataclass
 class Case:
     """`base` is the schedule's run on a healthy machine, `fixed` its costs task by task, `free` the same run's seconds
-    with communication that takes no time. `replay` has the measured durations, `replayed` is how long they make it."""
+    with communication that takes no time. `replay` has the measured durations, `replayed` is how long they make it.
+    `slow` has the factors of slow devices, `cures` what takes the faults found away."""
 
     schedule: Schedule
     model: ModelSpec
@@ -49,6 +50,8 @@ class Case:
     replayed: float
     memory_limit: int | None = None
     peak_bytes: Sequence[int] | None = None
+    slow: dict[int, float] = field(default_factory=dict)
+    cures: list[Callable[[Fixed], Fixed]] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
 
     @property
@@ -64,9 +67,13 @@ class Case:
         """The step's seconds on other costs."""
         return simulate(self.plan, costs).makespan
 
-    def cost_of(self, cured: Fixed, ill: Fixed) -> float:
-        """What a fault costs, from the replayed durations without it and the healthy ones with it."""
-        return max(self.replayed - self.what_if(cured), self.what_if(ill) - self.base.makespan)
+    def fault(self, cure: Callable[[Fixed], Fixed], harm: Callable[[Fixed], Fixed]) -> float:
+        """What a fault costs: the replayed durations against their cure, and the healthy ones against the harm. The
+        cure is kept, so that what no cure explains can be told."""
+        self.cures.append(cure)
+        return max(
+            self.replayed - self.what_if(cure(self.replay)), self.what_if(harm(self.fixed)) - self.base.makespan
+        )  # fmt: skip
 
     def alternative(self, directives: Sequence[AnyDirective]) -> Alternative | None:
         """Lower and run other directives; None where they cannot be, or need more memory than the bound allows."""

@@ -109,9 +109,11 @@ def _best_bucket(case: Case) -> tuple[float, float | None, Alternative | None]:
         if bucket.params and bucket.chunks:
             stage_bytes[bucket.chunks[0].stage] += bucket.nbytes
     largest = max(stage_bytes) / MB
-    have = max((len([b for b in case.plan.buckets if b.chunks and b.chunks[0].stage == s]) for s in range(
-        case.plan.stages)), default=1)  # fmt: skip
-    sizes: list[float | None] = [None, *(largest / n for n in (2, 3, 4, 8, 16) if n != have)]
+    counts = [sum(b.chunks[0].stage == s for b in case.plan.buckets if b.chunks) for s in range(case.plan.stages)]
+    have = max(counts, default=1)
+    # Twice and half as many as now, and one bucket per stage; from one per stage on, more and more.
+    sizes: list[float | None] = [largest / (2 * have), largest / (4 * have)]
+    sizes += [None, largest / (have // 2)] if have > 1 else [largest / 8]
     best: tuple[float, float | None, Alternative | None] = (0.0, None, None)
     for size in sizes:
         directives = [

@@ -1,14 +1,20 @@
 """The step as this schedule would run on a machine without faults.
 
 Schedule findings are worked out on these costs and machine findings against them, so that a slow device cannot look
-like an unbalanced cut, nor an unbalanced cut like a slow device. They are
+like an unbalanced cut, nor an unbalanced cut like a slow device. Where the reference claims to be durations, they are
+the reference, times one factor for the whole machine, and
 
-    the reference, times one factor for the whole machine     where the reference claims to be durations
-    the best that equal chunks took anywhere in this trace    where it claims ratios only (`AnalyticCosts`)
+    a device that runs all of its chunks slower, of all stages and both directions, is slow
+    chunks that are slower than the reference otherwise are what they are: on all replicas, or beside others on the
+    same device that are not, it is the reference that errs
+
+Where it claims ratios only (`AnalyticCosts`), they are the best that equal chunks took anywhere in the trace: a slow
+device shows only beside a replica.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -18,6 +24,8 @@ from pibroch.runtime.plan import Plan, Task
 
 NEAR = 0.1
 """A device whose chunks take the reference's durations, give or take this part, shows that the reference holds."""
+SLOWER = 1.1
+"""A device this much slower than it should be is slow."""
 
 
 @dataclass
@@ -54,58 +62,77 @@ class Healthy:
 
 def device_ratios(observed: Observed) -> dict[int, float]:
     """Per device the time of its chunks over the reference's, from medians over microbatches."""
-    reference = _reference(observed)
     ratios = {}
     for device, rows in observed.medians().items():
-        want = sum(reference[device][key] for key in rows)
+        want = sum(observed.expected[key] for key in rows)
         if want > 0:
             ratios[device] = sum(rows.values()) / want
     return ratios
 
 
+def slow_devices(observed: Observed, healthy: Callable[[Key], float]) -> dict[int, float]:
+    """How much slower than healthy each device is that runs every stage it has slower, forwards and backwards both."""
+    found = {}
+    for device, rows in observed.medians().items():
+        groups: dict[tuple[int, bool], list[float]] = {}
+        for key, seconds in rows.items():
+            both = groups.setdefault((key[0], key[2] == "F"), [0.0, 0.0])
+            both[0] += seconds
+            both[1] += healthy(key)
+        ratios = [have / want for have, want in groups.values() if want > 0]
+        if ratios and min(ratios) > 1 + (SLOWER - 1) / 2:
+            whole = sum(have for have, _ in groups.values()) / sum(want for _, want in groups.values())
+            if whole > SLOWER:
+                found[device] = whole
+    return found
+
+
 def healthy(observed: Observed, costs: Costs) -> Healthy:
     """Fit the healthy costs to a trace."""
-    absolute = not isinstance(costs, AnalyticCosts)
-    result = Healthy(costs, absolute, updates=_updates(observed))
+    result = Healthy(costs, not isinstance(costs, AnalyticCosts), updates=_updates(observed))
     links = [s / r for i, s in observed.service.items() if (r := observed.reference[i]) > 0]
     groups = [s / r for b, s in observed.collective.items() if (r := observed.reference_collective[b]) > 0]
-    ratios = device_ratios(observed)
-    if absolute:
-        slowest = min(ratios.values(), default=1.0)
-        result.machine = 1.0 if any(abs(r - 1) <= NEAR for r in ratios.values()) else slowest
-        result.link = _between(links, result.machine)
-        result.collectives = _between(groups, result.machine)
+    if not result.absolute:
+        result.stages = _factors(_best(observed), observed)
+        result.machine = median(result.stages.values()) if result.stages else 1.0
+        result.link = median(links) if links else 1.0
+        result.collectives = median(groups) if groups else 1.0
         return result
-    best: dict[Key, float] = {}
-    for rows in observed.medians().values():
-        for key, seconds in rows.items():
-            best[key] = min(best.get(key, seconds), seconds)
-    want: dict[Key, float] = {}
-    for table in _reference(observed).values():
-        want.update(table)
-    sums: dict[tuple[int, str], list[float]] = {}
-    for (stage, part, op), seconds in best.items():
-        both = sums.setdefault((stage, op), [0.0, 0.0])
-        both[0] += seconds
-        both[1] += want[stage, part, op]
-    result.stages = {key: have / ref for key, (have, ref) in sums.items() if ref > 0}
-    result.machine = median(result.stages.values()) if result.stages else 1.0
-    result.link = median(links) if links else 1.0
-    result.collectives = median(groups) if groups else 1.0
+    ratios = device_ratios(observed)
+    whole = 1.0 if any(abs(r - 1) <= NEAR for r in ratios.values()) else min(ratios.values(), default=1.0)
+    result.machine, result.link, result.collectives = whole, _between(links, whole), _between(groups, whole)
+    slow = slow_devices(observed, lambda key: observed.expected[key] * whole)
+    for row in observed.plan.placement:
+        if len(row) > 1 and set(row) <= set(slow):
+            slow = {device: factor for device, factor in slow.items() if device not in row}
+    measured = _factors(_best(observed, without=slow), observed)
+    result.stages = {key: f if abs(f / whole - 1) > NEAR else whole for key, f in measured.items()}
     return result
+
+
+def _best(observed: Observed, *, without: Collection[int] = ()) -> dict[Key, float]:
+    """The least median of each chunk and op over its devices."""
+    best: dict[Key, float] = {}
+    for device, rows in observed.medians().items():
+        if device not in without:
+            for key, seconds in rows.items():
+                best[key] = min(best.get(key, seconds), seconds)
+    return best
+
+
+def _factors(best: dict[Key, float], observed: Observed) -> dict[tuple[int, str], float]:
+    """Per stage and op, measured over reference."""
+    sums: dict[tuple[int, str], list[float]] = {}
+    for key, seconds in best.items():
+        both = sums.setdefault((key[0], key[2]), [0.0, 0.0])
+        both[0] += seconds
+        both[1] += observed.expected[key]
+    return {name: have / want for name, (have, want) in sums.items() if want > 0}
 
 
 def _between(ratios: list[float], machine: float) -> float:
     """Links of a machine that is slower as a whole may be slower too, though no more than it is."""
     return max(1.0, min(median(ratios), machine)) if ratios else 1.0
-
-
-def _reference(observed: Observed) -> dict[int, dict[Key, float]]:
-    found: dict[int, dict[Key, float]] = {}
-    for i in observed.compute:
-        task = observed.plan.tasks[i]
-        found.setdefault(task.device, {})[task.stage, task.part, task.op] = observed.reference[i]
-    return found
 
 
 def _updates(observed: Observed) -> dict[int, float]:

@@ -43,9 +43,10 @@ def _factor(case: Case, ids: list[int]) -> float:
 def _links(case: Case, slow: list[Link], links: dict[Link, list[int]], factors: dict[Link, float]) -> None:
     ids = {i for link in slow for i in links[link]}
     healthy, seen = case.fixed.transfers, case.replay.transfers
-    cured = case.replay.with_transfers(lambda i, latency, link: healthy[i] if i in ids else (latency, link))
-    ill = case.fixed.with_transfers(lambda i, latency, link: seen[i] if i in ids else (latency, link))
-    seconds = case.cost_of(cured, ill)
+    seconds = case.fault(
+        lambda costs: costs.with_transfers(lambda i, latency, link: healthy[i] if i in ids else (latency, link)),
+        lambda costs: costs.with_transfers(lambda i, latency, link: seen[i] if i in ids else (latency, link)),
+    )
     if seconds < case.least:
         return
     source, target = max(slow, key=lambda link: factors[link])
@@ -72,9 +73,10 @@ def _group(case: Case, group: tuple[int, ...], buckets: list[int]) -> None:
     want, have = sum(healthy[b] for b in buckets), sum(seen[b] for b in buckets)
     if want <= 0 or have / want <= SLOWER:
         return
-    cured = case.replay.with_collectives(lambda b, s: healthy[b] if b in buckets else s)
-    ill = case.fixed.with_collectives(lambda b, s: seen[b] if b in buckets else s)
-    seconds = case.cost_of(cured, ill)
+    seconds = case.fault(
+        lambda costs: costs.with_collectives(lambda b, s: healthy[b] if b in buckets else s),
+        lambda costs: costs.with_collectives(lambda b, s: seen[b] if b in buckets else s),
+    )
     if seconds < case.least:
         return
     stage = next((chunk.stage for b in buckets for chunk in case.plan.buckets[b].chunks), None)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from statistics import median
 
 from pibroch.evals.feedback.case import Case, ms
-from pibroch.evals.feedback.healthy import device_ratios
+from pibroch.evals.feedback.healthy import SLOWER, device_ratios
 from pibroch.evals.feedback.links import link_findings
 from pibroch.evals.feedback.observed import COMPUTE, key_of
 from pibroch.runtime.directives import Split
+from pibroch.runtime.words import count
 
-SLOWER = 1.1
-"""A device this much slower than it should be is a straggler."""
+AT_TIMES, FEW, MANY = 1.2, 0.25, 4
+"""A device is slow at times if this part of its tasks, and so many, are so much slower; fewer are jitter."""
+UNEXPLAINED = 0.03
+"""Part of the step; noise alone makes a step longer than its tasks' medians would."""
 OUT = 1.5
 """A task this much longer than its equals is jitter."""
 DISPATCH = 1e-3
@@ -25,21 +28,15 @@ DISPATCH = 1e-3
 def machine_findings(case: Case) -> None:
     """Add all findings of origin `machine`, and `microbatch-too-small`, which the same gaps show."""
     _slower(case)
-    for device, factor in slow_devices(case).items():
-        if factor > SLOWER:
-            _straggler(case, device, factor)
+    for device, factor in case.slow.items():
+        _straggler(case, device, factor)
+    at_times = _slow_at_times(case)
+    for device, normal in at_times.items():
+        _straggler_at_times(case, device, normal)
     link_findings(case)
-    _jitter(case)
+    _jitter(case, {i for normal in at_times.values() for i in normal})
     _gaps(case)
-    rest = case.step - case.replayed
-    if rest > 2 * case.least:
-        case.add(
-            "unexplained",
-            rest,
-            f"the step took {ms(case.step)}; its tasks at their measured durations, in this order, explain "
-            f"{ms(case.replayed)} of it: {ms(rest)} went elsewhere",
-            numbers={"step": case.step, "explained": case.replayed},
-        )
+    _unexplained(case)
 
 
 def _slower(case: Case) -> None:
@@ -54,29 +51,12 @@ def _slower(case: Case) -> None:
         )
 
 
-def slow_devices(case: Case) -> dict[int, float]:
-    """How much slower than healthy each device runs all of its chunks, forwards and backwards both."""
-    found = {}
-    for device, rows in case.observed.medians().items():
-        have: dict[str, float] = {}
-        want: dict[str, float] = {}
-        for i in case.plan.streams[device].get("compute", []):
-            task = case.plan.tasks[i]
-            if task.op in COMPUTE and key_of(task) in rows:
-                name = "F" if task.op == "F" else "B"
-                have[name] = have.get(name, 0.0) + rows[key_of(task)]
-                want[name] = want.get(name, 0.0) + case.fixed.seconds[i]
-        ratios = [have[name] / want[name] for name in have if want[name] > 0]
-        if ratios and min(ratios) > 1 + (SLOWER - 1) / 2:
-            found[device] = sum(have.values()) / sum(want.values())
-    return found
-
-
 def _straggler(case: Case, device: int, factor: float) -> None:
     tasks = case.plan.tasks
-    cured = case.replay.with_compute(lambda i, s: s / factor if tasks[i].device == device else s)
-    ill = case.fixed.with_compute(lambda i, s: s * factor if tasks[i].device == device else s)
-    seconds = case.cost_of(cured, ill)
+    seconds = case.fault(
+        lambda costs: costs.with_compute(lambda i, s: s / factor if tasks[i].device == device else s),
+        lambda costs: costs.with_compute(lambda i, s: s * factor if tasks[i].device == device else s),
+    )
     if seconds < case.least:
         return
     mine = [i for i in case.plan.streams[device]["compute"] if tasks[i].op in COMPUTE]
@@ -96,23 +76,59 @@ def _straggler(case: Case, device: int, factor: float) -> None:
     )
 
 
-def _jitter(case: Case) -> None:
+def _slow_at_times(case: Case) -> dict[int, dict[int, float]]:
+    """Per device that is slow in a good part of the step and not in the rest: its slow tasks and their healthy time."""
+    found = {}
+    for device, names in case.plan.streams.items():
+        mine = [i for i in names.get("compute", []) if case.plan.tasks[i].op in COMPUTE]
+        normal = {i: s for i in mine if case.observed.compute[i] > AT_TIMES * (s := case.fixed.seconds[i]) > 0}
+        if device not in case.slow and len(normal) >= max(FEW * len(mine), MANY):
+            found[device] = normal
+    return found
+
+
+def _straggler_at_times(case: Case, device: int, normal: dict[int, float]) -> None:
+    seen = case.observed.compute
+    seconds = case.fault(
+        lambda costs: costs.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s),
+        lambda costs: costs.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s),
+    )
+    if seconds < case.least:
+        return
+    worst = sorted(normal, key=lambda i: normal[i] - seen[i])
+    factor = sum(seen[i] for i in normal) / sum(normal.values())
+    stage = case.plan.tasks[worst[0]].stage
+    case.add(
+        "straggler",
+        seconds,
+        f"device {device} is {factor:.2f} times slower than it should be in a part of the step ({len(normal)} tasks; "
+        f"task {worst[0]}: {ms(seen[worst[0]])} instead of {ms(normal[worst[0]])}): it costs {ms(seconds)}",
+        device=device,
+        stage=stage,
+        tasks=worst,
+        directive=case.place_of(stage),
+        numbers={"factor": factor, "tasks": len(normal), "devices": device_ratios(case.observed)},
+    )
+
+
+def _jitter(case: Case, known: set[int]) -> None:
     """Tasks far longer than their equals, where these are few: a device that is always slow is no jitter."""
-    tasks, factors, seen = case.plan.tasks, slow_devices(case), case.observed.compute
+    tasks, seen = case.plan.tasks, case.observed.compute
     normal: dict[int, float] = {}
     for device, rows in case.observed.medians().items():
         mine = [i for i in case.plan.streams[device]["compute"] if tasks[i].op in COMPUTE]
         repeats = {key: sum(key_of(tasks[i]) == key for i in mine) for key in rows}
         for i in mine:
             key = key_of(tasks[i])
-            expected = rows[key] if repeats[key] > 2 else case.fixed.seconds[i] * factors.get(device, 1.0)
-            if seen[i] > OUT * expected:
+            expected = rows[key] if repeats[key] > 2 else case.fixed.seconds[i] * case.slow.get(device, 1.0)
+            if i not in known and seen[i] > OUT * expected:
                 normal[i] = expected
-    if not normal or len(normal) > max(0.2 * len(seen), 1):
+    if not normal:
         return
-    cured = case.replay.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s)
-    ill = case.fixed.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s)
-    seconds = case.cost_of(cured, ill)
+    seconds = case.fault(
+        lambda costs: costs.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s),
+        lambda costs: costs.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s),
+    )
     if seconds < case.least:
         return
     worst = sorted(normal, key=lambda i: normal[i] - seen[i])
@@ -120,7 +136,7 @@ def _jitter(case: Case) -> None:
     case.add(
         "jitter",
         seconds,
-        f"{len(normal)} task(s) took far longer than their equals: task {first} ({tasks[first]}, device "
+        f"{count(len(normal), 'task')} took far longer than equal ones: task {first} ({tasks[first]}, device "
         f"{tasks[first].device}) {ms(seen[first])} instead of {ms(normal[first])}: it costs {ms(seconds)}",
         device=tasks[first].device,
         stage=tasks[first].stage,
@@ -129,13 +145,34 @@ def _jitter(case: Case) -> None:
     )
 
 
+def _unexplained(case: Case) -> None:
+    """What the step took beyond the healthy one and all faults that were found."""
+    costs = case.replay
+    for cure in case.cures:
+        costs = cure(costs)
+    attributed = case.replayed - case.what_if(costs)
+    rest = case.step - case.base.makespan - attributed
+    if rest > UNEXPLAINED * case.step:
+        elsewhere = case.step - case.replayed
+        case.add(
+            "unexplained",
+            rest,
+            f"the step took {ms(case.step)}, on a healthy machine it would take {ms(case.base.makespan)}; the faults "
+            f"named explain {ms(attributed)} of the difference, {ms(rest)} stay open ({ms(max(elsewhere, 0.0))} of "
+            "them between tasks, the others within)",
+            numbers={"step": case.step, "healthy": case.base.makespan, "attributed": attributed},
+        )
+
+
 def _gaps(case: Case) -> None:
     """Dispatch gaps: short, even and beside short chunks they are the price of small microbatches, else a host's."""
     gaps, tasks = case.observed.gap, case.plan.tasks
     if not gaps:
         return
-    seen = case.fixed.with_compute(lambda i, s: s + gaps.get(i, 0.0))
-    seconds = case.cost_of(case.observed.replay(gaps=False), seen)
+    seconds = case.fault(
+        lambda costs: costs.with_compute(lambda i, s: max(s - gaps.get(i, 0.0), 0.0)),
+        lambda costs: costs.with_compute(lambda i, s: s + gaps.get(i, 0.0)),
+    )
     if seconds < case.least:
         return
     per_device: dict[int, list[float]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from pibroch.runtime.costs import Costs
@@ -35,6 +36,12 @@ class Observed:
     reference_collective: dict[int, float]
     latency: dict[int, float]
     idle: list[Bubble] = field(default_factory=list)
+
+    @cached_property
+    def expected(self) -> dict[Key, float]:
+        """The reference's seconds per (stage, part, op)."""
+        tasks = self.plan.tasks
+        return {key_of(tasks[i]): self.reference[i] for i in self.compute if tasks[i].op in COMPUTE}
 
     def medians(self) -> dict[int, dict[Key, float]]:
         """Per device and (stage, part, op) the median over its microbatches, updates left out."""
@@ -77,6 +84,10 @@ class Fixed:
 
     def with_collectives(self, change: Callable[[int, float], float]) -> Fixed:
         return replace(self, collectives={i: change(i, s) for i, s in self.collectives.items()})
+
+    def by_key(self, plan: Plan) -> dict[Key, float]:
+        """Seconds per (stage, part, op)."""
+        return {key_of(plan.tasks[i]): s for i, s in self.seconds.items()}
 
     def silent(self) -> Fixed:
         """The same where communication takes no time."""

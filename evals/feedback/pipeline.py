@@ -19,6 +19,7 @@ from pibroch.evals.feedback.rows import (
     moved,
     pieces_of,
     present_rows,
+    run_rows,
 )
 from pibroch.runtime.directives import Cut, Split
 from pibroch.runtime.passes.stages import balanced_bounds
@@ -26,6 +27,8 @@ from pibroch.runtime.trace import bubbles, matches
 
 MOVES = 3
 """How many late chunks are tried in an earlier place."""
+ALONE = 0.6
+"""One chunk whose move gives this part of what another order gives is the cause alone."""
 
 
 def pipeline_findings(case: Case) -> None:
@@ -141,7 +144,7 @@ def _order(case: Case) -> Alternative | None:
     """Report `order` and `late-receive`; the best other order that was found, if it is better at all."""
     gain, better = _best_order(case)
     late, evidence = _late(case)
-    if late >= case.least and late >= 0.5 * gain:
+    if late >= case.least and late >= ALONE * gain:
         (op, stage, mb), task, receive, wait = evidence
         device = case.plan.placement[stage][0]
         peer = case.plan.tasks[receive].device
@@ -153,31 +156,35 @@ def _order(case: Case) -> Alternative | None:
             numbers={"wait": wait, "receiver": peer},
         )  # fmt: skip
         gain -= late
-    if gain >= case.least:
+    if better is not None and gain >= case.least:
+        then, now = max(better.simulation.peak_bytes), max(case.base.peak_bytes)
         task, wait = _most_late(case)
         one = case.plan.tasks[task]
         case.add(
             "order", gain,
-            f"another order of the same chunks, with no more of them in flight, takes {ms(gain)} less; most delayed: "
-            f"{one} (task {task}, device {one.device}), ready {ms(wait)} before it ran",
+            f"another order of the same chunks takes {ms(gain)} less (peak memory {then} bytes, now {now}); most "
+            f"delayed: {one} (task {task}, device {one.device}), ready {ms(wait)} before it ran",
             device=one.device, stage=one.stage, tasks=[task], directive=case.row_of(one.stage),
-            numbers={"better": case.base.makespan - gain},
+            numbers={"peak_bytes": then},
         )  # fmt: skip
     return better
 
 
 def _best_order(case: Case) -> tuple[float, Alternative | None]:
+    """Another order with as much in flight as now, or as 1F1B (interleaved 1F1B) has, and within the memory bound."""
     pieces = pieces_of(case)
-    peaks = {d: max(case.base.peak_inflight[d], 1) for d in set(pieces.device)}
     positions = list(dict.fromkeys(pieces.device))
-    p = len(positions)
+    p, v = len(positions), -(-case.plan.stages // len(positions))
+    peaks = {d: max(case.base.peak_inflight[d], 1) for d in positions}
+    usual = {d: p - r if v == 1 else 2 * (p - 1 - r) + (v - 1) * p + 1 for r, d in enumerate(positions)}
+    most = {d: max(peaks[d], usual[d]) for d in positions}
     tried: list[Rows] = []
-    for caps in (peaks, {d: min(peaks[d], p - r) for r, d in enumerate(positions)}):
+    for caps in (peaks, {d: min(peaks[d], usual[d]) for d in positions}, most):
         found = greedy(pieces, caps)
         if found is not None and found[1] < case.free - case.least:
             tried.append(found[0])
     halves = any(op == "BW" for op, _, _ in pieces.seconds)
-    if not halves and case.plan.stages > p and (rows := family(case, "interleaved")) is not None:
+    if not halves and v > 1 and (rows := family(case, "interleaved")) is not None:
         tried.append(rows)
     gain, best = 0.0, None
     seen = [present_rows(case.plan)]
@@ -186,7 +193,7 @@ def _best_order(case: Case) -> tuple[float, Alternative | None]:
             continue
         seen.append(rows)
         other = case.alternative(as_directives(case, rows))
-        if other is None or any(other.simulation.peak_inflight[d] > peaks[d] for d in peaks):
+        if other is None or any(other.simulation.peak_inflight[d] > most[d] for d in most):
             continue
         less = min(case.base.makespan - other.makespan, case.free - case.without_communication(other.plan))
         if less > gain:
@@ -259,19 +266,20 @@ def _waits(case: Case) -> list[tuple[Piece, int, int, float]]:
 def _late(case: Case) -> tuple[float, tuple[Piece, int, int, float]]:
     """The best gain of one chunk in an earlier place of its row, with the chunk."""
     best, evidence = 0.0, (("F", 0, 0), 0, 0, 0.0)
-    waits = [row for row in _waits(case) if row[3] >= case.least]
-    if not waits:
-        return best, evidence
-    rows, ready = present_rows(case.plan), _ready(case)
-    starts: dict[Piece, float] = {}
-    for i in ready:
-        one = case.plan.tasks[i]
-        piece = one.op, one.stage, one.mb
-        starts[piece] = min(starts.get(piece, case.base.start[i]), case.base.start[i])
-    for row in waits[:MOVES]:
-        piece, task = row[0], row[1]
+    rows, pieces = present_rows(case.plan), pieces_of(case)
+    for row in [row for row in _waits(case) if row[3] >= case.least][:MOVES]:
+        piece = row[0]
         device = case.plan.placement[piece[1]][0]
-        index = sum(starts[p] < ready[task] - 1e-9 for p in rows[device] if p != piece)
+        times: dict[int, float] = {}
+        for index in range(rows[device].index(piece)):
+            seconds = run_rows(pieces, {**rows, device: moved(rows[device], piece, index)})
+            if seconds is not None:
+                times[index] = seconds
+        if not times:
+            continue
+        index = max(times, key=lambda i: (-times[i], i))
+        if times[index] > case.free - case.least:
+            continue
         other = case.alternative(as_directives(case, {**rows, device: moved(rows[device], piece, index)}))
         if other is None:
             continue

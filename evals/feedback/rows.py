@@ -129,6 +129,28 @@ def greedy(pieces: Pieces, caps: Mapping[int, int]) -> tuple[Rows, float] | None
     return rows, max(free.values(), default=0.0)
 
 
+def run_rows(pieces: Pieces, rows: Rows) -> float | None:
+    """Makespan of rows with communication for nothing; None where they wait for each other."""
+    done: dict[Piece, float] = {}
+    free, heads = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
+    left = sum(len(row) for row in rows.values())
+    while left:
+        before = left
+        for device, row in rows.items():
+            while heads[device] < len(row):
+                piece = row[heads[device]]
+                needs = pieces.needs(piece)
+                if not all(need in done for need in needs):
+                    break
+                start = max([free[device], *(done[need] for need in needs)])
+                done[piece] = free[device] = start + pieces.seconds[piece]
+                heads[device] += 1
+                left -= 1
+        if left == before:
+            return None
+    return max(free.values(), default=0.0)
+
+
 def _rank(piece: Piece, depth: int) -> tuple[int, int, int, int]:
     """Backwards of the oldest microbatch first; forwards stage by stage for as many microbatches as positions."""
     op, stage, mb = piece

@@ -1,7 +1,7 @@
 """Seeded instances of a step with a planted cause, and the judgement of what a diagnosis says of them.
 
-Each instance is a random profile and schedule into which a *planter* puts one thing: a mistake in the schedule or in how
-the model lies on it (then the reference costs know of it, for they describe the machine rightly), or a fault of the
+Each instance is a random profile and schedule into which a *planter* puts one thing: a mistake in the schedule or in
+how the model lies on it (then the reference costs know of it, for they describe the machine rightly), or a fault of the
 machine (then they do not). The trace is a simulation of the plan with that fault, with 2% of noise on every task and a
 few dozen microseconds before each. The diagnosis sees schedule, trace, model and reference.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pibroch.evals.feedback import INHERENT, MEANINGS
 from pibroch.evals.finding import Finding
@@ -26,11 +27,14 @@ from pibroch.runtime.profile import Profile, ProfileLayer
 from pibroch.runtime.simulate import Simulation, simulate
 from pibroch.runtime.trace import Event, Trace
 
+Times = tuple[float, float, float]
+Row = list[dict[str, int | str | None]]
+
 NOISE = 0.02
+COSTS = 0.04
+"""A planted cause costs at least this part of the step without it; one of two, half of that."""
 SMALL = 0.03
 """A finding below this share of the step is small: in a clean control there is no larger one."""
-
-Rows = list[list[dict[str, int | str | None]]]
 
 
 @dataclass
@@ -44,7 +48,7 @@ class Draft:
     m: int
     k: int
     v: int
-    layers: list[tuple[float, float, float]]
+    layers: list[Times]
     boundary: list[float]
     parameters: list[float]
     cut: list[int] | None = None
@@ -52,14 +56,13 @@ class Draft:
     collective_latency: float = 1e-5
     bucket_size: float | None = None
     recompute: bool = False
-    reorder: Callable[[Draft, Rows], None] | None = None
+    reorder: Callable[[list[Row]], None] | None = None
     limit: Callable[[Simulation], int] | None = None
-    compute: Callable[[Plan, Task, float], float] | None = None
-    transfer: Callable[[Plan, Task, float], float] | None = None
-    collective: Callable[[float], float] | None = None
+    compute: dict[str, Callable[[Plan, Task, float], float]] = field(default_factory=dict)
+    transfer: dict[str, Callable[[Task, float], float]] = field(default_factory=dict)
+    collective: dict[str, Callable[[float], float]] = field(default_factory=dict)
     gap: Callable[[Task], float] | None = None
     device: int | None = None
-    worse: float = 0.0
 
     @property
     def stages(self) -> int:
@@ -93,8 +96,8 @@ class Draft:
         if self.reorder is None:
             return made
         kept: list[AnyDirective] = [d for d in made.directives if not isinstance(d, Order)]
-        rows: Rows = [[group[0] for group in d.groups()] for d in made.directives if isinstance(d, Order)]
-        self.reorder(self, rows)
+        rows: list[Row] = [[group[0] for group in d.groups()] for d in made.directives if isinstance(d, Order)]
+        self.reorder(rows)
         return Schedule(directives=[*kept, *(Order(filters=list(row)) for row in rows)])
 
 
@@ -128,8 +131,8 @@ class Faulty:
     def compute(self, plan: Plan, task: Task) -> float:
         rng = self._noise(task.id)
         seconds = self.costs.compute(plan, task) * math.exp(rng.gauss(0, NOISE))
-        if self.draft.compute is not None:
-            seconds = self.draft.compute(plan, task, seconds)
+        for change in self.draft.compute.values():
+            seconds = change(plan, task, seconds)
         gap = rng.uniform(1e-5, 6e-5) if self.draft.gap is None else self.draft.gap(task)
         self.gaps[task.id] = gap
         return seconds + gap
@@ -137,11 +140,15 @@ class Faulty:
     def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:
         latency, seconds = self.costs.transfer(plan, task)
         seconds *= math.exp(self._noise(task.id).gauss(0, 2 * NOISE))
-        return latency, seconds if self.draft.transfer is None else self.draft.transfer(plan, task, seconds)
+        for change in self.draft.transfer.values():
+            seconds = change(task, seconds)
+        return latency, seconds
 
     def collective(self, plan: Plan, task: Task) -> float:
         seconds = self.costs.collective(plan, task) * math.exp(self._noise(task.bucket).gauss(0, 2 * NOISE))
-        return seconds if self.draft.collective is None else self.draft.collective(seconds)
+        for change in self.draft.collective.values():
+            seconds = change(seconds)
+        return seconds
 
 
 def draft(rng: random.Random, *, families: Sequence[str], replicas: Sequence[int] = (1, 1, 2)) -> Draft:
@@ -159,40 +166,76 @@ def draft(rng: random.Random, *, families: Sequence[str], replicas: Sequence[int
 
 
 def instance(cause: str | Sequence[str], seed: int) -> Instance:
-    """The instance of a cause, of several, or of none (`clean`)."""
+    """The instance of a cause, of several, or of none (`clean`): one where each planted cause that costs time costs
+    `COSTS` of the step or more, by the run without it."""
     causes = (cause,) if isinstance(cause, str) else tuple(cause)
-    for attempt in range(40):
+    for attempt in range(60):
         rng = random.Random(f"{'+'.join(causes)}:{seed}:{attempt}")
-        families, replicas = FAMILIES_OF(causes), REPLICAS_OF(causes)
-        made = draft(rng, families=families, replicas=replicas)
-        good = _base_seconds(made)
+        made = draft(rng, families=families_of(causes), replicas=replicas_of(causes))
         for name in causes:
             if name != "clean":
                 PLANTERS[name](made)
         try:
-            profile, schedule = made.profile(), made.schedule()
-            model, costs = profile.model(), profile.costs()
-            plan = lower(schedule, model)
-            reference = simulate(plan, costs)
+            seconds = _run(made, seed)[1].makespan
+            cures = [cured for name in causes if (cured := _cured(made, name)) is not None]
+            if all(_run(cured, seed)[1].makespan * (1 + COSTS / len(causes)) <= seconds for cured in cures):
+                return _finish(made, causes, seed)
         except InputError:
-            continue  # a row that contradicts its data: another draw
-        if made.worse and reference.makespan < good * (1 + made.worse):
-            continue
-        faulty = Faulty(made, costs, seed)
-        run = simulate(plan, faulty)
-        events = [
-            Event(t.id, t.device, t.stream, run.start[t.id] + faulty.gaps.get(t.id, 0.0), run.end[t.id])
-            for t in plan.tasks
-        ]
-        limit = made.limit(reference) if made.limit is not None else None
-        about = f"{made.family} p={made.p} v={made.v} m={made.m} k={made.k}"
-        return Instance(causes, seed, about, schedule, model, costs, Trace(plan, events), limit, made.device)
+            pass  # a row that contradicts its data: another draw
     raise AssertionError(f"no instance of {causes} with seed {seed}")
 
 
-def _base_seconds(made: Draft) -> float:
+def _run(made: Draft, seed: int) -> tuple[Plan, Simulation, Faulty]:
     profile = made.profile()
-    return simulate(lower(made.schedule(), profile.model()), profile.costs()).makespan
+    plan = lower(made.schedule(), profile.model())
+    faulty = Faulty(made, profile.costs(), seed)
+    return plan, simulate(plan, faulty), faulty
+
+
+def _finish(made: Draft, causes: tuple[str, ...], seed: int) -> Instance:
+    plan, run, faulty = _run(made, seed)
+    profile = made.profile()
+    reference = simulate(plan, profile.costs())
+    gaps = faulty.gaps
+    events = [Event(t.id, t.device, t.stream, run.start[t.id] + gaps.get(t.id, 0.0), run.end[t.id]) for t in plan.tasks]
+    device = made.device
+    if "stage-imbalance" in causes:
+        # Without a cut, lowering balances by cost: the heaviest device (of replica 0) is known only now.
+        device = max(range(made.p), key=lambda d: reference.busy[d])
+    return Instance(
+        causes, seed, f"{made.family} p={made.p} v={made.v} m={made.m} k={made.k}", made.schedule(), profile.model(),
+        profile.costs(), Trace(plan, events), made.limit(reference) if made.limit is not None else None, device,
+    )  # fmt: skip
+
+
+def _cured(made: Draft, cause: str) -> Draft | None:
+    """The same draft without one cause; None for causes that cost no time, or that are the instance's size."""
+    small = 0.005 * made.forward * 1e9
+    count = len(made.layers)
+    changes: dict[str, dict[str, Any]] = {
+        "stage-imbalance": {"layers": [_mean(made.layers)] * count, "cut": None},
+        "order": {"reorder": None},
+        "late-receive": {"reorder": None},
+        "exposed-transfer": {"boundary": [small] * count},
+        "exposed-reduction": {"parameters": [small / count] * count},
+        "bucket-too-large": {"bucket_size": 0.9 * made.parameters[0] / 1e6},
+        "bucket-too-small": {"bucket_size": None},
+        "needless-recompute": {"recompute": False},
+        "microbatch-too-small": {"gap": None},
+        "host-overhead": {"gap": None},
+    }
+    hooks: dict[str, Any] = {
+        name: {key: hook for key, hook in getattr(made, name).items() if key != cause}
+        for name in ("compute", "transfer", "collective")
+    }
+    if any(cause in getattr(made, name) for name in hooks):
+        return replace(made, **hooks)
+    return replace(made, **changes[cause]) if cause in changes else None
+
+
+def _mean(layers: list[Times]) -> Times:
+    a, b, c = (sum(times) / len(layers) for times in zip(*layers, strict=True))
+    return a, b, c
 
 
 # The planters
@@ -214,8 +257,8 @@ def _stage_imbalance(d: Draft) -> None:
         i = stage * per_stage + d.rng.randrange(per_stage)
         grow = d.rng.uniform(0.5, 1.2) * per_stage * d.v
         d.layers = [*d.layers]
-        d.layers[i] = tuple(t * (1 + grow) for t in d.layers[i])  # type: ignore[assignment]
-    d.device = stage % d.p
+        a, b, c = d.layers[i]
+        d.layers[i] = a * (1 + grow), b * (1 + grow), c * (1 + grow)
 
 
 def _few_microbatches(d: Draft) -> None:
@@ -224,59 +267,70 @@ def _few_microbatches(d: Draft) -> None:
 
 def _order(d: Draft) -> None:
     """Rows that fit each other badly: backwards in another order on some positions, or too few forwards ahead."""
-    d.worse = 0.05
+    how = d.rng.choice(("reverse", "shuffle", "shallow"))
+    chosen = d.rng.sample(range(d.p), d.rng.randint(1, d.p - 1))
+    ahead = d.rng.randint(1, 2)
+    shuffle = random.Random(d.rng.random())
 
-    def reorder(d: Draft, rows: Rows) -> None:
-        how = d.rng.choice(("reverse", "shuffle", "shallow"))
-        chosen = d.rng.sample(range(d.p), d.rng.randint(1, d.p - 1))
+    def reorder(rows: list[Row]) -> None:
         if how == "shallow":
             for r in range(d.p):
-                rows[r] = _one_by_one(rows[r], min(d.p - r, 1 + d.rng.randint(0, 1)))
+                rows[r] = _in_turn(rows[r], min(d.p - r, ahead))
             return
         for r in chosen:
-            backs = [i for i, f in enumerate(rows[r]) if f["PASS"] == "B"]
-            moved = [rows[r][i] for i in backs]
+            places = [i for i, f in enumerate(rows[r]) if f["PASS"] == "B"]
+            backwards = [rows[r][i] for i in places]
             if how == "reverse":
-                moved.reverse()
+                backwards.reverse()
             else:
-                d.rng.shuffle(moved)
-            for i, f in zip(backs, moved, strict=True):
+                shuffle.shuffle(backwards)
+            for i, f in zip(places, backwards, strict=True):
                 rows[r][i] = f
 
-    d.reorder = reorder
+    d.reorder = _once(reorder)
 
 
-def _one_by_one(row: list[dict[str, int | str | None]], ahead: int) -> list[dict[str, int | str | None]]:
+def _in_turn(row: Row, ahead: int) -> Row:
+    """One backward and one forward in turn after so many forwards."""
     forwards = [f for f in row if f["PASS"] == "F"]
     backwards = [f for f in row if f["PASS"] == "B"]
-    forwards.sort(key=lambda f: f["MB"] or 0)
-    backwards.sort(key=lambda f: f["MB"] or 0)
     made = forwards[:ahead]
-    for i, b in enumerate(backwards):
+    for i, b in enumerate(sorted(backwards, key=lambda f: int(f["MB"] or 0))):
         made.append(b)
         made.extend(forwards[ahead + i : ahead + i + 1])
     return made
 
 
+def _once(reorder: Callable[[list[Row]], None]) -> Callable[[list[Row]], None]:
+    """The same rows at every call, whatever the generator's state."""
+    kept: list[Row] = []
+
+    def again(rows: list[Row]) -> None:
+        if not kept:
+            reorder(rows)
+            kept.extend([*row] for row in rows)
+        rows[:] = [[*row] for row in kept]
+
+    return again
+
+
 def _late_receive(d: Draft) -> None:
     """One chunk that another device waits for, a few places further back in its row."""
-    d.worse = 0.04
+    r = d.device = d.rng.randrange(d.p)
+    op = "F" if r == 0 else "B" if r == d.p - 1 else d.rng.choice(("F", "B"))
+    where, places = d.rng.random(), d.rng.randint(2, 5)
 
-    def reorder(d: Draft, rows: Rows) -> None:
-        r = d.rng.randrange(d.p)
-        d.device = r
-        op = d.rng.choice(("F", "B")) if 0 < r < d.p - 1 else "F" if r == 0 else "B"
-        places = [i for i, f in enumerate(rows[r]) if f["PASS"] in (op, "BI" if op == "B" else op)]
-        i = d.rng.choice(places)
-        piece = rows[r].pop(i)
-        rows[r].insert(min(i + d.rng.randint(2, 5), len(rows[r])), piece)
+    def reorder(rows: list[Row]) -> None:
+        row = rows[r]
+        found = [i for i, f in enumerate(row) if f["PASS"] in (op, "BI" if op == "B" else op)]
+        i = found[int(where * len(found))]
+        row.insert(min(i + places, len(row) - 1), row.pop(i))
 
     d.reorder = reorder
 
 
 def _exposed_transfer(d: Draft) -> None:
     """Boundaries that take long: all of them, or one."""
-    d.worse = 0.05
     size = d.rng.uniform(0.5, 1.3) * d.forward * 1e9
     if d.rng.random() < 0.5:
         d.boundary = [size] * len(d.boundary)
@@ -294,9 +348,10 @@ def _ring_bytes(d: Draft, seconds: float) -> float:
 
 def _exposed_reduction(d: Draft) -> None:
     per_stage = len(d.layers) // d.stages
+    d.m = max(2, d.m // 2)
     whole = _ring_bytes(d, d.rng.uniform(2.0, 4.0) * (d.forward + d.backward))
     d.parameters = [whole / per_stage] * len(d.layers)
-    d.bucket_size = whole / per_stage / 1e6
+    d.bucket_size = 0.9 * whole / per_stage / 1e6
 
 
 def _bucket_too_large(d: Draft) -> None:
@@ -315,7 +370,7 @@ def _bucket_too_small(d: Draft) -> None:
     d.layers, d.boundary = [d.layers[0]] * layers, [d.boundary[0]] * layers
     size = d.parameters[0]
     d.parameters = [size] * layers
-    d.bucket_size = size * d.rng.choice((0.5, 1.0)) / 1e6
+    d.bucket_size = size * d.rng.choice((0.5, 0.9)) / 1e6
     # Each small reduction takes longer than the backward of the layer that it could hide behind.
     d.collective_latency = d.rng.uniform(1.5, 3.0) * (d.layers[0][1] + d.layers[0][2]) / (2 * (d.k - 1))
 
@@ -346,15 +401,14 @@ def _small_microbatches(d: Draft) -> None:
     d.layers = [(a * scale, b * scale, c * scale) for a, b, c in d.layers]
     d.boundary = [b * scale for b in d.boundary]
     d.parameters = [b * scale for b in d.parameters]
-    gap = d.rng.uniform(3e-4, 8e-4)
-    rng = random.Random(d.rng.random())
-    d.gap = lambda task: gap * rng.uniform(0.7, 1.2)
+    gap, seed = d.rng.uniform(3e-4, 8e-4), d.rng.random()
+    d.gap = lambda task: gap * random.Random(f"{seed}:{task.id}").uniform(0.7, 1.2)
 
 
 def _straggler(d: Draft) -> None:
     d.device = d.rng.randrange(d.p * d.k)
     factor, device = d.rng.uniform(1.2, 2.0), d.device
-    d.compute = lambda plan, task, s: s * factor if task.device == device else s
+    d.compute["straggler"] = lambda plan, task, s: s * factor if task.device == device else s
 
 
 def _slow_link(d: Draft) -> None:
@@ -363,7 +417,7 @@ def _slow_link(d: Draft) -> None:
         whole = _ring_bytes(d, 0.05 * d.forward)
         d.parameters = [whole * d.stages / len(d.layers)] * len(d.layers)
         factor = d.rng.uniform(20, 60)
-        d.collective = lambda s: s * factor
+        d.collective["slow-link"] = lambda s: s * factor
         return
     replica, r = d.rng.randrange(d.k), d.rng.randrange(d.p - 1)
     ends = replica * d.p + r, replica * d.p + r + 1
@@ -371,37 +425,40 @@ def _slow_link(d: Draft) -> None:
     d.boundary = [0.02 * d.forward * 1e9] * len(d.boundary)
     d.device = source
     factor = d.rng.uniform(25, 70)
-    d.transfer = lambda plan, task, s: s * factor if (task.device, task.peer) == (source, target) else s
+    d.transfer["slow-link"] = lambda task, s: s * factor if (task.device, task.peer) == (source, target) else s
 
 
 def _host_overhead(d: Draft) -> None:
     every = d.rng.random() < 0.3
     if not every:
         d.device = d.rng.randrange(d.p * d.k)
-    gap, device, rng = d.rng.uniform(0.15, 0.4) * d.forward, d.device, random.Random(d.rng.random())
-    d.gap = lambda task: gap * rng.uniform(0.5, 1.5) if device in (None, task.device) else rng.uniform(1e-5, 6e-5)
+    gap, device, seed = d.rng.uniform(0.15, 0.4) * d.forward, d.device, d.rng.random()
+
+    def between(task: Task) -> float:
+        rng = random.Random(f"{seed}:{task.id}")
+        return gap * rng.uniform(0.5, 1.5) if device in (None, task.device) else rng.uniform(1e-5, 6e-5)
+
+    d.gap = between
 
 
 def _jitter(d: Draft) -> None:
     """One to three tasks of one device, many times as long as they should be."""
     device = d.device = d.rng.randrange(d.p * d.k)
     count, factor, pick = d.rng.randint(1, 3), d.rng.uniform(5, 10), d.rng.random()
-    chosen: set[int] = set()
 
     def compute(plan: Plan, task: Task, seconds: float) -> float:
-        if not chosen:
-            mine = [i for i in plan.streams[device]["compute"] if plan.tasks[i].op in ("F", "B", "BI")]
-            chosen.update(random.Random(pick).sample(mine, count))
-        return seconds * factor if task.id in chosen else seconds
+        mine = [i for i in plan.streams[device]["compute"] if plan.tasks[i].op in ("F", "B", "BI")]
+        return seconds * factor if task.id in random.Random(pick).sample(mine, count) else seconds
 
-    d.compute = compute
+    d.compute["jitter"] = compute
 
 
 def _slower(d: Draft) -> None:
     factor = d.rng.uniform(1.15, 1.8)
-    d.compute = lambda plan, task, s: s * factor
-    d.transfer = lambda plan, task, s: s * factor
-    d.collective = lambda s: s * factor
+    name = "slower-than-reference"
+    d.compute[name] = lambda plan, task, s: s * factor
+    d.transfer[name] = lambda task, s: s * factor
+    d.collective[name] = lambda s: s * factor
 
 
 PLANTERS: dict[str, Callable[[Draft], None]] = {
@@ -431,7 +488,7 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("needless-recompute", "slow-link"),
     ("order", "straggler"),
     ("exposed-transfer", "jitter"),
-    ("bucket-too-large", "host-overhead"),
+    ("bucket-too-large", "straggler"),
     ("stage-imbalance", "needless-recompute"),
     ("straggler", "jitter"),
     ("exposed-reduction", "stage-imbalance"),
@@ -441,17 +498,15 @@ PAIRS: tuple[tuple[str, str], ...] = (
 ALL = ("gpipe", "1f1b", "interleaved", "zb-h1")
 
 
-def FAMILIES_OF(causes: Sequence[str]) -> Sequence[str]:  # noqa: N802
+def families_of(causes: Sequence[str]) -> Sequence[str]:
+    """Families that can have the causes: backwards that are whole, or one stage per device."""
     if "order" in causes:
         return ("gpipe", "1f1b")
-    if "unsplit-backward" in causes:
-        return ("gpipe", "1f1b", "interleaved")
-    if {"bucket-too-large", "bucket-too-small"} & set(causes):
-        return ("gpipe", "1f1b", "interleaved")
-    return ALL
+    whole = {"unsplit-backward", "bucket-too-large", "bucket-too-small"}
+    return ("gpipe", "1f1b", "interleaved") if whole & set(causes) else ALL
 
 
-def REPLICAS_OF(causes: Sequence[str]) -> Sequence[int]:  # noqa: N802
+def replicas_of(causes: Sequence[str]) -> Sequence[int]:
     reducing = {"exposed-reduction", "bucket-too-large", "bucket-too-small"}
     return (2, 3) if reducing & set(causes) else (1, 1, 2)
 
