@@ -49,7 +49,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    generate, regenerate, check, simulate, run, view, lower, evolve, evolve_prompts, evolve_export, bench, demo, doctor, init,
+    generate, regenerate, check, simulate, run, view, lower, evolve, evolve_prompts, evolve_export, bench, demo,
+    doctor, init,
 )  # fmt: skip
 for module in _COMMANDS:
     app.command(module.NAME)(module.command)

@@ -11,16 +11,44 @@ import hashlib
 import re
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
-from pibroch.runtime.directives import schedule_text
-from pibroch.view import evolution_charts, evolution_parts, inline_json, parts
+from pibroch.runtime.directives import Schedule, schedule_text
+from pibroch.runtime.trace import Trace
+from pibroch.view import evolution_charts, evolution_parts, inline_json, parts, render
 from pibroch.view.evolution_data import RunView
 from pibroch.view.evolution_fold import read_run
 from pibroch.view.evolution_lineage import lineage
 from pibroch.view.evolution_marks import legend, name_of
 
-__all__ = ["RunView", "read_run", "render_evolution"]
+if TYPE_CHECKING:
+    from pibroch.evals.setting import Setting
+    from pibroch.runtime.costs import Costs
+
+__all__ = ["RunView", "best_timeline", "read_run", "render_evolution", "report"]
+
+
+def report(run_dir: Path) -> str:
+    """The page of a run directory, with the best's timeline where `schedules/HASH.html` holds one."""
+    run = read_run(run_dir)
+    kept = run_dir / "schedules" / f"{Path(run.best).name}.html"
+    return render_evolution(run, timeline=kept.read_text(encoding="utf-8") if kept.is_file() else None)
+
+
+def best_timeline(
+    schedule: Schedule, setting: Setting, *, costs: Costs | None = None, trace: Trace | None = None
+) -> str:
+    """A schedule's own page for a task: simulated (with `costs`, by default the setting's), and measured if there is
+    a trace. Raises `InputError` where the task refuses the schedule."""
+    from pibroch.runtime.simulate import simulate
+
+    plan = setting.lower(schedule)
+    simulation = simulate(plan, costs) if costs is not None else setting.simulate(plan)
+    facts = {"verified": not setting.check(plan, simulation), "task": setting.task.name}
+    title = f"{setting.task.title}: the best schedule"
+    return render(title=title, plan=plan, schedule=schedule, simulation=simulation, trace=trace, verdict=facts)
 
 
 def render_evolution(run: RunView, *, timeline: str | None = None) -> str:

@@ -54,14 +54,15 @@ def nice(low: float, high: float, most: int) -> list[float]:
 def _range(run: RunView, shown: Sequence[Candidate]) -> tuple[float, float]:
     """Of speeds: all but the slowest twentieth, and what of the intervals is near them."""
     values = sorted([1.0, *(c.speed for c in shown if c.speed is not None)])
-    low, high = values[len(values) // 20], values[-1]
+    low, high = min(1.0, values[len(values) // 20]), values[-1]
     room = max(0.02, high - low)
     ends = [v for c in shown for v in (c.lower, c.upper) if v is not None and low - room / 2 <= v <= high + room / 2]
     confirmed = run.confirmed
     if confirmed is not None and confirmed.incumbent == run.start:
         ends += [confirmed.lower, confirmed.upper]
     low, high = min([low, *ends]), max([high, *ends])
-    return low - 0.06 * (high - low + 0.02), high + 0.06 * (high - low + 0.02)
+    room = max(0.02, 0.06 * (high - low))
+    return low - room, high + room
 
 
 def speeds(run: RunView) -> str:
@@ -172,7 +173,8 @@ def pareto(run: RunView) -> str:
 
 
 def _peak(one: Candidate) -> int:
-    assert one.result and one.result.peak_bytes is not None
+    assert one.result
+    assert one.result.peak_bytes is not None
     return one.result.peak_bytes
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.finding import Finding
-from pibroch.playbooks.deltas import apply
+from pibroch.playbooks.deltas import LAST, apply
 from pibroch.playbooks.model import Bullet, Playbook
 from pibroch.runtime.directives import load_schedule
 from pibroch.runtime.errors import InputError
@@ -34,7 +34,8 @@ class Fold:
 
     def __init__(self, *, path: str = "", playbook: Playbook | None = None) -> None:
         self.run = RunView(path=path)
-        self._playbook_now = playbook or Playbook()
+        # Ids that the run gives are its own affair: the largest next one fits all of them.
+        self._book = (playbook or Playbook()).model_copy(update={"next_id": LAST + 1})
         self._seen = -1
         self._asked = Spent()  # since the last proposal
         self._first: float | None = None
@@ -154,14 +155,18 @@ class Fold:
         words = str(delta.get("text") or "")
         if done == "refused":
             return Change(number, op, done, key, words, "", reason)
-        after, (now,) = apply(self._playbook_now, [delta])
-        if (now.done, now.id) != (done, key):
+        if op == "ADD":  # whether it says something new was judged in the run, and costs too much to be judged again
+            before = words if done == "merged" else ""
+            if done == "added":
+                fields = {name: delta[name] for name in ("section", "text", "applies_when", "edit") if name in delta}
+                self._book = self._book.model_copy(update={"bullets": (*self._book.bullets, Bullet(id=key, **fields))})
+            return Change(number, op, done, key, before, _bullet_text(self._book.get(key)) or words, reason)
+        after, (now,) = apply(self._book, [delta])
+        if now.done != done:
             return Change(number, op, done, key, "", words or _counts(delta), reason)
         ids = [key, *(i for i in delta.get("ids") or () if i != key)]
-        before = "\n".join(filter(None, (_bullet_text(self._playbook_now.get(i)) for i in ids)))
-        if op == "ADD" and done == "merged":  # a near twin took it in
-            before = words
-        self._playbook_now = after
+        before = "\n".join(filter(None, (_bullet_text(self._book.get(i)) for i in ids)))
+        self._book = after
         return Change(number, op, done, key, before, _bullet_text(after.get(key)), reason)
 
     def _findings(self, record: Record) -> None:

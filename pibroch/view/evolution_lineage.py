@@ -11,6 +11,7 @@ WIDTH = 1160
 LEFT, RIGHT = 98.0, WIDTH - 16.0
 GAP = 44.0  # between siblings, where there is room
 ROW = 46  # schedules in a row, at most
+MOST_NUMBERS = 160  # schedules; more leave no room for their numbers
 
 
 def lineage(run: RunView) -> str:
@@ -30,7 +31,7 @@ def lineage(run: RunView) -> str:
     for key, index in order.items():
         one, (x, y) = run.candidates[key], place[key]
         ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="11"/>' if key == run.best else ""
-        number = words(x, y + 19, name_of(one).removeprefix("#"), kind="number")
+        number = words(x, y + 19, name_of(one).removeprefix("#"), kind="number") if len(order) < MOST_NUMBERS else ""
         target = f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="12"/>'
         nodes.append(pick(run, index, one, f"{target}{ring}{mark(one.state, x, y, 5)}{number}", kind="node"))
     return (

@@ -30,10 +30,12 @@ def times(value: float | None) -> str:
 
 def spread(one: Candidate) -> str:
     """Speed with its interval."""
-    if one.speed is None:
-        return "no speed"
-    interval = f" ({one.lower:.3f} to {one.upper:.3f})" if one.lower is not None and one.upper is not None else ""
-    return f"{times(one.speed)}{interval}"
+    return "no speed" if one.speed is None else f"{times(one.speed)}{interval(one.lower, one.upper)}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """In brackets; nothing where there is none, as in the simulator."""
+    return "" if low is None or high is None or low == high else f" ({low:.3f} to {high:.3f})"
 
 
 def mark(state: str, x: float, y: float, r: float) -> str:

@@ -11,7 +11,7 @@ from pibroch.evals.finding import Finding
 from pibroch.runtime.words import count
 from pibroch.view import parts
 from pibroch.view.evolution_data import Candidate, Change, Refusal, RunView
-from pibroch.view.evolution_marks import VERDICTS, name_of, spread, times
+from pibroch.view.evolution_marks import VERDICTS, interval, name_of, spread, times
 
 KINDS = {
     "measured": ("ok", "measured: paired runs on real workers"),
@@ -19,6 +19,7 @@ KINDS = {
     "simulated": ("warn", "simulated: nothing was run, all figures are the simulator's"),
 }
 MOST = 2000  # characters of one text that the page holds
+TALL = 12  # rows: a longer table scrolls in its box
 
 
 def cut(text: str, most: int = MOST) -> str:
@@ -42,15 +43,17 @@ def stats(run: RunView) -> list[tuple[str, str, str]]:
     best, confirmed = run.candidates.get(run.best), run.confirmed
     rows: list[tuple[str, str, str]] = []
     if run.best == run.start or best is None:
-        rows.append(("Best", "the start", f"nothing faster was found ({run.kind})"))
+        rows.append(("Best", "the start", f"nothing faster {'was found' if run.reason else 'yet'} ({run.kind})"))
     elif confirmed is None:
         note = f"{run.kind}, not confirmed: the search's own figure is too high by its choice of the best"
         rows.append(("Best so far", times(best.speed), note))
     else:
         against = "the start" if confirmed.incumbent == run.start else "another schedule than the start"
-        note = f"{confirmed.lower:.3f} to {confirmed.upper:.3f}, {run.kind}, {count(confirmed.pairs, 'pair')}"
-        level = f" at {100 * confirmed.confidence:.4g}%" if confirmed.confidence else ""
-        rows.append(("Best, confirmed", times(confirmed.ratio), f"{note}{level}, against {against}"))
+        pairs = f", {count(confirmed.pairs, 'pair')}" if confirmed.pairs else ""
+        level = f" at {100 * confirmed.confidence:.4g}%" if confirmed.confidence and confirmed.pairs else ""
+        limits = f"{confirmed.lower:.3f} to {confirmed.upper:.3f}{level}, " if confirmed.lower < confirmed.upper else ""
+        name = "Best, confirmed" if confirmed.lower > 1 else "Best, gain not confirmed"
+        rows.append((name, times(confirmed.ratio), f"{limits}{run.kind}{pairs}, over {against}"))
     if best is not None and best.result is not None and best.result.tokens_per_s:
         rows.append(("Tokens per second", f"{best.result.tokens_per_s:,.0f}", f"best, {run.of(best)}"))
     most = run.budget.get("evaluations")
@@ -59,8 +62,8 @@ def stats(run: RunView) -> list[tuple[str, str, str]]:
     rows.append(("Evaluations", f"{run.evaluations}{f' of {most}' if most else ''}", f"{accepted} accepted"))
     price = "no price known" if run.spent.money is None else f"cost {run.spent.money:.4f}"
     failed = f", {run.spent.failures} failed" if run.spent.failures else ""
-    rows.append(("Model", f"{run.spent.tokens:,}", f"tokens in {count(run.spent.calls, 'call')}{failed}; {price}"))
-    rows.append(("Time", duration(run.seconds), "wall time" + (f", resumed {run.resumed} times" if run.resumed else "")))
+    rows.append(("Model tokens", f"{run.spent.tokens:,}", f"in {count(run.spent.calls, 'call')}{failed}; {price}"))
+    rows.append(("Time", duration(run.seconds), f"wall time{f', resumed {run.resumed} times' if run.resumed else ''}"))
     return rows
 
 
@@ -82,7 +85,7 @@ def facts(run: RunView) -> list[tuple[str, str]]:
     for name, value in run.budget.items():
         if value is not None and name != "evaluations":
             rows.append((f"Budget, {name}", f"{value:,}" if isinstance(value, int | float) else str(value)))
-    rows += [("Version", run.version or "unknown"), ("Run", run.path)]
+    rows += [("Journal version", run.version or "unknown"), ("Run", run.path)]
     return [(name, cut(value, 200)) for name, value in rows]
 
 
@@ -101,8 +104,8 @@ def details(run: RunView, one: Candidate) -> dict[str, Any]:
     if result is not None:
         rows.append(("Reason", cut(result.reason)))
         if result.ratio is not None and one.number:
-            ends = f" ({result.lower:.3f} to {result.upper:.3f})" if None not in (result.lower, result.upper) else ""
-            rows.append(("Over its incumbent", f"{times(result.ratio)}{ends}, {count(result.pairs, 'pair')}"))
+            pairs = f", {count(result.pairs, 'pair')}" if result.pairs else ""
+            rows.append(("Over its incumbent", f"{times(result.ratio)}{interval(result.lower, result.upper)}{pairs}"))
         rows.append(("Last rung", result.rung))
         if result.step_s is not None:
             rows.append(("Step", f"{parts.seconds(result.step_s)}, {run.of(one)}"))
@@ -137,42 +140,46 @@ def short(edit: dict[str, Any] | None) -> str:
     return cut(f"{edit.get('op', 'edit')}({rest})", 240)
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: Sequence[int], tall: bool = False) -> str:  # noqa: E501
-    """Plain text cells; the columns of `text` are words, the others figures."""
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], kinds: str) -> str:
+    """Plain text cells. `kinds` has a letter per column: "n" figures, "w" words on one line, "l" long words."""
     if not rows:
         return '<p class="note">None.</p>'
-    head = "".join(f'<th scope="col"{_words(n, text)}>{escape(h)}</th>' for n, h in enumerate(heads))
-    body = "".join(
-        f'<tr><th scope="row"{_words(0, text)}>{escape(row[0])}</th>'
-        + "".join(f"<td{_words(n, text)}>{escape(cell)}</td>" for n, cell in enumerate(row[1:], 1))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="log">'  # noqa: E501
-        f'<caption class="sr">{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    classes = {"n": "", "w": ' class="text"', "l": ' class="text long"'}
+    head = "".join(f'<th scope="col"{classes[k]}>{escape(h)}</th>' for h, k in zip(heads, kinds, strict=True))
+    body = ""
+    for row in rows:
+        first, *rest = (f"{classes[k]}>{escape(cell)}" for cell, k in zip(row, kinds, strict=True))
+        body += f'<tr><th scope="row"{first}</th>{"".join(f"<td{cell}</td>" for cell in rest)}</tr>'
+    return boxed(
+        caption,
+        f'<table class="log"><caption class="sr">{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+        tall=len(rows) > TALL,
     )
 
 
-def _words(column: int, text: Sequence[int]) -> str:
-    return ' class="text"' if column in text else ""
+def boxed(name: str, inside: str, *, tall: bool) -> str:
+    """What is too long or too wide scrolls in its own box."""
+    kind = "wide tall" if tall else "wide"
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(name)}">{inside}</div>'
 
 
 def evaluations(run: RunView) -> str:
     rows = []
     for one in run.evaluated:
         assert one.result
-        step = one.result.step_s if one.result.step_s is not None else one.result.simulated_s
-        peak = one.result.peak_bytes
+        step, peak, reason = one.result.step_s, one.result.peak_bytes, cut(one.result.reason, 300)
+        took = "–"
+        if step is not None or one.result.simulated_s is not None:
+            took = parts.seconds(step) if step is not None else f"{parts.seconds(one.result.simulated_s or 0)} sim."
         rows.append(
             (
-                name_of(one), one.source, VERDICTS[one.state], spread(one) if one.speed else "–",
-                f"{parts.seconds(step)}{' sim.' if one.result.step_s is None else ''}" if step is not None else "–",
-                parts.size(peak) if peak is not None else "–", run.of(one), short(one.edit), cut(one.result.reason, 300),
+                name_of(one), one.source, one.state, spread(one) if one.speed is not None else "–", took,
+                parts.size(peak) if peak is not None else "–", run.of(one), short(one.edit), reason,
             )
         )  # fmt: skip
     heads = ("", "Source", "Verdict", "Speed over the start", "Step", "Peak", "Figures", "Edit", "Reason")
-    return table("All evaluations", heads, rows, text=(0, 1, 2, 6, 7, 8), tall=len(rows) > 14)
+    return table("All evaluations", heads, rows, "wwwnnnwll")
 
 
 def refusals(run: RunView) -> str:
@@ -181,18 +188,18 @@ def refusals(run: RunView) -> str:
     for one in run.refusals:
         kinds[_kind(one)] = kinds.get(_kind(one), 0) + 1
     rows = [
-        (f"after #{r.after}", r.source or "–", _kind(r), cut(r.reason, 400), short(r.edit), cut(r.schedule, 12) or "–")
+        (f"after #{r.after}", r.source or "–", _kind(r), cut(r.reason, 400), short(r.edit), r.schedule[:12] or "–")
         for r in run.refusals
     ]
     bad = [c for c in run.evaluated if c.result and c.state in ("invalid", "same", "unequal")]
     rows += [
-        (name_of(c), c.source, VERDICTS[c.state], cut(c.result.reason, 400), short(c.edit), c.schedule[:12])
+        (name_of(c), c.source, c.state, cut(c.result.reason, 400), short(c.edit), c.schedule[:12])
         for c in bad if c.result
     ]  # fmt: skip
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
     note = f'<p class="note">Not evaluated: {escape(told or "none")}. Evaluated in vain: {len(bad)}.</p>'
     heads = ("When", "Source", "Kind", "Reason", "Edit", "Schedule")
-    return note + table("Rejected proposals", heads, rows, text=range(6), tall=len(rows) > 14)
+    return note + table("Rejected proposals", heads, rows, "wwwllw")
 
 
 def _kind(refusal: Refusal) -> str:
@@ -229,11 +236,8 @@ def playbook(run: RunView) -> str:
     rows = "".join(_change(one) for one in run.changes)
     if not rows:
         return f'<p class="note">{told}.</p>'
-    tall = " tall" if len(run.changes) > 10 else ""
-    return (
-        f'<p class="note">{escape(told)}.</p><div class="wide{tall}" tabindex="0" role="region" aria-label="Playbook changes">'  # noqa: E501
-        f'<ul class="changes">{rows}</ul></div>'
-    )
+    box = boxed("Playbook changes", f'<ul class="changes">{rows}</ul>', tall=len(run.changes) > TALL)
+    return f'<p class="note">{escape(told)}.</p>{box}'
 
 
 def _change(one: Change) -> str:
@@ -248,7 +252,7 @@ def _change(one: Change) -> str:
 
 def failures(run: RunView) -> str:
     rows = [(f"after #{f.after}", f.role, f.kind, cut(f.text, 500)) for f in run.failures]
-    return table("Failed calls", ("When", "Role", "Error", "What it said"), rows, text=range(4), tall=len(rows) > 10)
+    return table("Failed calls", ("When", "Role", "Error", "What it said"), rows, "wwwl")
 
 
 def confirmations(run: RunView) -> str:
@@ -259,4 +263,4 @@ def confirmations(run: RunView) -> str:
         level = f"{100 * one.confidence:.4g}%" if one.confidence else "–"
         rows.append((*names, times(one.ratio), f"{one.lower:.3f} to {one.upper:.3f}", level, str(one.pairs), run.kind))
     heads = ("Schedule", "Against", "Speed", "Interval", "Confidence", "Pairs", "Figures")
-    return table("Confirmation runs", heads, rows, text=(0, 1, 6))
+    return table("Confirmation runs", heads, rows, "wwnnnnw")
