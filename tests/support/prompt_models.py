@@ -71,3 +71,7 @@ class Reflector:
     def complete(self, request: Request) -> Reply:
         self.asked.append(request)
         return Reply(f"````markdown\n{next(self._texts)}\n````", Usage(10, 5, False), self.name)
+
+    def plain(self, prompt: object) -> str:
+        """As a function for `gepa.optimize`."""
+        return f"```\n{next(self._texts)}\n```"
