@@ -193,6 +193,11 @@ def of_project(root: Path) -> Store:
     return Store(root / "playbooks" / NAME, base=SHIPPED)
 
 
+def open_store(layers: Sequence[Path]) -> Store:
+    """What a project's layers of playbooks hold: the first folder's `playbook.json`, or the shipped one. To read."""
+    return Store(layers[0] / NAME, base=SHIPPED) if layers else Store(SHIPPED)
+
+
 def standing(entries: Sequence[Entry]) -> list[Entry]:
     """The commits that no undo took back and that changed something, the oldest first."""
     undone = {entry.undoes for entry in entries}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,40 @@ def conditions(texts: Sequence[str] | None) -> dict[str, str]:
             raise InputError(f"--when {key} stands twice: join its conditions with a comma, as {key}=>=2,<8")
         found[key] = condition
     return found
+
+
+def facts_of(texts: Sequence[str]) -> dict[str, bool | int | float | str]:
+    """`--fact KEY=VALUE` options. Raises `InputError`."""
+    facts: dict[str, bool | int | float | str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not (key and sign and value):
+            raise InputError(f"--fact {text}: write KEY=VALUE, as devices=8")
+        facts[key] = value == "true" if value in ("true", "false") else _number_or_word(value)
+    return facts
+
+
+def _number_or_word(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def tasks() -> list[dict[str, bool | int | float | str]]:
+    """What is known of the project's and the shipped tasks before any schedule. Raises `InputError`."""
+    from pibroch import evals
+    from pibroch.evals.task import load_task
+    from pibroch.project import find_project
+
+    root = find_project().root
+    folders = [*([root / "tasks"] if root else []), Path(next(iter(evals.__path__))) / "tasks"]
+    found = [load_task(path) for folder in folders for path in sorted(folder.glob("*.json"))]
+    return [
+        {"devices": t.devices, "samples": t.samples, "memory_bound": t.memory_limit is not None,
+         "emulated": t.emulate is not None}
+        for t in found
+    ]  # fmt: skip
 
 
 def edit_of(text: str | None) -> dict[str, Any] | None:
