@@ -37,6 +37,7 @@ from pibroch.runtime.errors import InputError
 
 IDLE_TURNS = 60  # proposals in a row that were not worth an evaluation: the neighbourhood is used up
 BULLET_TOKENS = 1500
+_SAME = Evaluation(rung="verify", verdict="same", reason="its plan is the incumbent's")
 PATIENCE = 3  # failures of the model in a row
 
 
@@ -170,10 +171,12 @@ class Evolution:
             plan = self.setting.lower(schedule).hash()
         except InputError as error:
             return self._skip(proposal, key, f"refused: {error}")
+        number, incumbent = self.evaluations + 1, self.population.incumbent
         if plan in self.population.plans:
-            return self._skip(proposal, key, "duplicate")
-        number = self.evaluations + 1
-        incumbent = self.population.incumbent
+            self._skip(proposal, key, "duplicate")
+            if proposal.source == "bullet" and plan == incumbent.plan:  # a test that needs no measurement
+                self._learn(proposal, incumbent, self.evaluations, _SAME)
+            return False
         self.journal.once("proposal", {
             "evaluation": number, "source": proposal.source, "parent": proposal.parent.key, "schedule": key,
             "edit": proposal.edit, "bullets": list(proposal.bullets), "why": proposal.why,
