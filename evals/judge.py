@@ -185,6 +185,9 @@ def _judge(trainer: Trainer, batches: Sequence[Any], reference: Reference | None
         used = (expected if exact else theirs) if trainer.update else {}
         weights = reference.update(used)
         _compare(record.weight, [params for params, _ in held], weights, step=step, floor=FLOOR * largest)
+        for name, device in _owed(trainer.plan):
+            if name not in held[device][0]:
+                record.weight.fail(f"{name}, rank {device}, step {step}: missing")
         if step == len(batches) - 1:
             _compare(record.weight, [trainer.state_dict()], weights, step=step, floor=FLOOR * largest)
     return _verdict(reference, record, plan=trainer.plan, losses=losses)
@@ -294,6 +297,11 @@ def _compare(
             for name in held.keys() - reference.keys():
                 if not torch.equal(held[name], torch.zeros_like(held[name])):
                     largest.fail(f"{name}, rank {rank}, step {step}: a gradient without influence on the loss")
+
+
+def _owed(plan: Plan) -> set[tuple[str, int]]:
+    """The parameters that each device must hold after a step: a rank that was left out has none."""
+    return {(name, device) for c in plan.chunks for device in plan.placement[c.stage] for name in c.params}
 
 
 def _exact(reference: Reference, plan: Plan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,12 @@ def test_a_candidate_that_leaves_is_no_success(leave: str) -> None:
     assert rules.judge(source, PROBE, 1).findings
 
 
-def test_a_worker_that_leaves_is_no_success() -> None:
+def test_a_rank_that_runs_out_of_memory_or_leaves_is_named() -> None:
     schedule = build("1f1b", devices=1, microbatches=2)
     with cheats.CheatingTrainer(load_workload("mlp-tiny"), schedule, launcher="local", deadline=30) as trainer:
+        trainer.optimizer = partial(cheats.OutOfMemory, hides=False)
+        with pytest.raises(WorkerError, match=r"rank 0: OutOfMemoryError"):
+            judge(trainer, peak=False)
         trainer.optimizer = cheats.Leaves
         with pytest.raises(WorkerError, match=r"rank 0 died \(exit status 0\) during step"):
             judge(trainer, peak=False)

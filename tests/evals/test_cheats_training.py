@@ -12,7 +12,6 @@ import pytest
 
 from pibroch.evals.judge import judge
 from pibroch.evals.models import load_workload
-from pibroch.runtime.errors import WorkerError
 from pibroch.runtime.families import build
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.verify import verify
@@ -162,9 +161,15 @@ def test_a_layer_that_is_frozen_in_the_graph_is_refused(trainer: cheats.Cheating
         assert not judge(trainer, steps=1, peak=False).ok
 
 
-def test_a_rank_that_runs_out_of_memory_is_named() -> None:
-    schedule = build("1f1b", devices=1, microbatches=2)
-    with cheats.CheatingTrainer(load_workload("mlp-tiny"), schedule, launcher="local", deadline=30) as alone:
-        alone.optimizer = partial(cheats.OutOfMemory, hides=False)
-        with pytest.raises(WorkerError, match=r"rank 0: OutOfMemoryError"):
-            judge(alone)
+def test_a_rank_without_weights_is_missed(trainer: cheats.CheatingTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replica's other ranks hold the right ones, and would have passed alone."""
+    call = trainer.pool.call
+
+    def without_the_last(method: str, args: Any = None) -> Any:
+        found = call(method, args)
+        return [*found[:-1], ({}, {})] if method == "values" else found
+
+    monkeypatch.setattr(trainer.pool, "call", without_the_last)
+    verdict = judge(trainer, steps=1, peak=False)
+    assert not verdict.ok
+    assert verdict.worst.endswith("rank 3, step 0: missing")

@@ -22,7 +22,7 @@ class EagerTrainer:
         self.update = True
         names = [name for name, _ in workload.model().named_parameters()]
         self.captured = SimpleNamespace(spec=SimpleNamespace(random=False, params=names))
-        self.plan = SimpleNamespace(tasks=[SimpleNamespace(scale=(1, microbatches))], buckets=[], replicas=1)
+        self.plan = SimpleNamespace(tasks=[SimpleNamespace(scale=(1, microbatches))], buckets=[], replicas=1, chunks=[])
         self.pool = self  # one rank
         self.ranks = 1
         self.device = "cpu"
