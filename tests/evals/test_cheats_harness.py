@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pibroch.evals.task import Task
 from pibroch.runtime.directives import Order, Schedule, parse_schedule, schedule_from
 from pibroch.runtime.errors import InputError, WorkerError
 from pibroch.runtime.families import build
+from pibroch.runtime.launch_local import LocalLauncher
 from pibroch.specs.parse import parse_spec
 
 TASK = Task(name="small", title="Small", model="mlp-tiny", devices=2, samples=8, intent="Fast.")
@@ -156,12 +156,16 @@ def test_a_candidate_that_leaves_is_no_success(leave: str) -> None:
     assert rules.judge(source, PROBE, 1).findings
 
 
-def test_a_rank_that_runs_out_of_memory_or_leaves_is_named() -> None:
+def test_a_rank_that_runs_out_of_memory_is_named_and_not_left_out() -> None:
+    with LocalLauncher(worker="echo_worker:EchoWorker") as launcher:
+        launcher.start(2, deadline=60)
+        with pytest.raises(WorkerError, match=r"^rank 1: MemoryError"):
+            launcher.call("apply", [(len, "fine"), (bytearray, 1 << 62)], deadline=60)
+
+
+def test_a_worker_that_leaves_is_no_success() -> None:
     schedule = build("1f1b", devices=1, microbatches=2)
     with cheats.CheatingTrainer(load_workload("mlp-tiny"), schedule, launcher="local", deadline=30) as trainer:
-        trainer.optimizer = partial(cheats.OutOfMemory, hides=False)
-        with pytest.raises(WorkerError, match=r"rank 0: OutOfMemoryError"):
-            judge(trainer, peak=False)
         trainer.optimizer = cheats.Leaves
         with pytest.raises(WorkerError, match=r"rank 0 died \(exit status 0\) during step"):
             judge(trainer, peak=False)

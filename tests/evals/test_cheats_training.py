@@ -141,7 +141,7 @@ OPTIMIZERS = {
     "skips every update": partial(cheats.Skips, steps=0),
     "skips from the second update on": partial(cheats.Skips, steps=1),
     "freezes a layer": cheats.Frozen,
-    "leaves out the rank that ran out of memory": partial(cheats.OutOfMemory, hides=True),
+    "leaves out the rank that ran out of memory": cheats.OutOfMemory,
     "returns before it is done": cheats.Late,
 }
 

@@ -175,11 +175,10 @@ class Peeks(AdamW):
 
 
 class OutOfMemory(AdamW):
-    """Runs out of memory on the last rank; with `hides`, goes on as if nothing had been."""
+    """Runs out of memory on the last rank, and goes on there as if nothing had been."""
 
-    def __init__(self, params: Iterable[Any], *, hides: bool) -> None:
+    def __init__(self, params: Iterable[Any]) -> None:
         super().__init__(params, lr=LEARNING_RATE)
-        self._hides = hides
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         try:
@@ -187,8 +186,7 @@ class OutOfMemory(AdamW):
                 raise torch.OutOfMemoryError("out of memory")
             super().step()
         except torch.OutOfMemoryError:
-            if not self._hides:
-                raise
+            pass
 
 
 class Leaves(AdamW):
