@@ -37,7 +37,7 @@ from pibroch.runtime.workload import Workload
 
 BUDGET = 270.0  # seconds after which no further check begins
 MICROBATCHES = 4
-EVOLVE = 60  # seconds of wall time for the short search
+EVOLVE = 90  # seconds of wall time for the short search
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ def pipeline_speed(where: Where) -> dict[str, Any]:
 
 def evolve_command(where: Where, out: Path) -> list[str]:
     """A short search without a key: a few candidates proved, simulated and timed in pairs on this machine."""
-    device = "cpu" if where.dry else "cuda"
+    task, budget, device = ("gpt-tiny-2", "2", "cpu") if where.dry else ("gpt-small-2", "4", "cuda")
     return [
-        "evolve", "gpt-small-2", "--budget", "2" if where.dry else "4", "--scores", "measured", "--launcher", "local",
-        "--device", device, "--playbook", "none", "--max-seconds", str(EVOLVE), "--out", str(out), "--json",
+        "evolve", task, "--budget", budget, "--scores", "measured", "--launcher", "local", "--device", device,
+        "--playbook", "none", "--max-seconds", str(EVOLVE), "--out", str(out), "--json",
     ]  # fmt: skip
 
 
