@@ -2,6 +2,7 @@
 
 journal.jsonl       what happened, in order: the truth (`journal.py`)
 schedules/H.json    every schedule that was proposed, by its hash
+traces/H.json       a step of schedule H as it ran, where one was traced
 playbook.json       the playbook as the run began with it
 best.json           the schedule that the run found, once it has ended
 report.html         the run to look at
@@ -10,13 +11,17 @@ STOP                makes the run end after the present evaluation; a user creat
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from pibroch.agents.evolve.design import schedule_hash
+from pibroch.agents.evolve.journal import read_journal
 from pibroch.runtime.directives import Schedule, load_schedule, schedule_text
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import check_writable, write_atomically
+from pibroch.runtime.plan import Plan
+from pibroch.runtime.trace import Event, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class RunDir:
 
     def begin(self) -> None:
         """Raises `InputError` where the folder holds a run already, or cannot be written to."""
-        if self.journal.exists() and self.journal.stat().st_size:
+        if self.journal.exists() and read_journal(self.journal):  # a torn first line is no run
             raise InputError(
                 f"{self.path} holds a run already: go on with --resume {self.path}, or name another folder"
             )
@@ -74,3 +79,18 @@ class RunDir:
         if schedule_hash(schedule) != key:
             raise InputError(f"{path}: its content has another hash: it was changed after the run")
         return schedule
+
+    def save_trace(self, key: str, trace: Trace) -> None:
+        """Keep a step of a kept schedule as it ran."""
+        row = {"plan": trace.plan.hash(), "emulated": trace.emulated, "events": trace.events}
+        write_atomically(self.path / "traces" / f"{key}.json", json.dumps(row, separators=(",", ":")) + "\n")
+
+    def load_trace(self, key: str, plan: Plan) -> Trace | None:
+        """What was kept of that schedule; None where there is nothing, or where it is of another plan."""
+        try:
+            row = json.loads((self.path / "traces" / f"{key}.json").read_text(encoding="utf-8"))
+            if row["plan"] != plan.hash():
+                return None
+            return Trace(plan, [Event(*event) for event in row["events"]], bool(row["emulated"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

@@ -52,8 +52,10 @@ def command(
         to_mlflow(run, run_dir, mlflow)
         lines.append(f"mlflow     {mlflow}")
     if html is not None:
+        from pibroch.project import find_project
         from pibroch.view.evolution import report
 
+        find_project().make_importable()  # the task's model may be the project's own
         write_atomically(html, report(run_dir))
         lines.append(f"report     {html}")
     result = {"ok": True, "run_dir": run_dir, "evaluations": run.evaluations, "kind": run.kind}

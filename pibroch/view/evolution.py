@@ -13,42 +13,53 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
-from pibroch.runtime.directives import Schedule, schedule_text
-from pibroch.runtime.trace import Trace
+from pydantic import ValidationError
+
+from pibroch.runtime.directives import schedule_text
+from pibroch.runtime.errors import InputError
 from pibroch.view import evolution_charts, evolution_parts, inline_json, parts, render
 from pibroch.view.evolution_data import RunView
 from pibroch.view.evolution_fold import read_run
 from pibroch.view.evolution_lineage import lineage
 from pibroch.view.evolution_marks import legend, name_of
 
-if TYPE_CHECKING:
-    from pibroch.evals.setting import Setting
-    from pibroch.runtime.costs import Costs
-
 __all__ = ["RunView", "best_timeline", "read_run", "render_evolution", "report"]
 
 
 def report(run_dir: Path) -> str:
-    """The page of a run directory, with the best's timeline where `schedules/HASH.html` holds one."""
+    """The page of a run directory, with the timeline of its best. Raises `InputError` where it holds no journal."""
     run = read_run(run_dir)
-    kept = run_dir / "schedules" / f"{Path(run.best).name}.html"
-    return render_evolution(run, timeline=kept.read_text(encoding="utf-8") if kept.is_file() else None)
+    timeline = None
+    if run.best in run.schedules:
+        try:
+            timeline = best_timeline(run, run_dir)
+        except (InputError, ValidationError, ImportError) as error:  # a task of a project that is not here
+            run.problems.append(f"the best schedule's timeline cannot be drawn: {error}")
+    return render_evolution(run, timeline=timeline)
 
 
-def best_timeline(
-    schedule: Schedule, setting: Setting, *, costs: Costs | None = None, trace: Trace | None = None
-) -> str:
-    """A schedule's own page for a task: simulated (with `costs`, by default the setting's), and measured if there is
-    a trace. Raises `InputError` where the task refuses the schedule."""
-    from pibroch.runtime.simulate import simulate
+def best_timeline(run: RunView, run_dir: Path) -> str:
+    """The page of the run's best: simulated with the run's costs, and as it ran where a step of it was traced.
 
+    Raises `InputError` where the task cannot be opened, or refuses the schedule."""
+    from pibroch.agents.evolve.rundir import RunDir
+    from pibroch.evals.layer_costs import LayerCosts
+    from pibroch.evals.setting import open_setting
+    from pibroch.evals.task import Task
+
+    setting = open_setting(Task.model_validate(run.task))
+    if run.costs is not None:
+        setting.measured = LayerCosts.from_json(run.costs)
+    schedule = run.schedules[run.best]
     plan = setting.lower(schedule)
-    simulation = simulate(plan, costs) if costs is not None else setting.simulate(plan)
+    simulation = setting.simulate(plan)
+    trace = RunDir(run_dir).load_trace(run.best, plan)
     facts = {"verified": not setting.check(plan, simulation), "task": setting.task.name}
-    title = f"{setting.task.title}: the best schedule"
-    return render(title=title, plan=plan, schedule=schedule, simulation=simulation, trace=trace, verdict=facts)
+    return render(
+        title=f"{setting.task.title}: the best schedule", plan=plan, schedule=schedule, simulation=simulation,
+        trace=trace, verdict=facts,
+    )  # fmt: skip
 
 
 def render_evolution(run: RunView, *, timeline: str | None = None) -> str:

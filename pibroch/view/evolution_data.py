@@ -140,6 +140,7 @@ class RunView:
     resumed: int = 0
     torn: bool = False
     problems: list[str] = field(default_factory=list)
+    costs: dict[str, Any] | None = None  # of the task's layers, as the run measured them (`evals/layer_costs.py`)
     schedules: dict[str, Schedule] = field(default_factory=dict)  # the start's and the best's, where they are kept
 
     @property

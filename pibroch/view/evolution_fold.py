@@ -26,7 +26,9 @@ from pibroch.view.evolution_data import (
     Spent,
 )
 
-KNOWN = ("start", "findings", "proposal", "evaluation", "skipped", "reply", "playbook", "confirm", "end", "resume")
+KNOWN = (
+    "start", "known", "findings", "proposal", "evaluation", "skipped", "reply", "playbook", "confirm", "end", "resume",
+)  # fmt: skip
 
 
 class Fold:
@@ -78,6 +80,11 @@ class Fold:
             self._price, run.spent.money = (float(one), float(two)), 0.0
         run.start = run.best = str(record["incumbent"])
         run.candidates[run.start] = Candidate(run.start, 0, speed=1.0, lower=1.0, upper=1.0)
+
+    def _known(self, record: Record) -> None:
+        known = record.get("known")
+        costs = known.get("costs") if isinstance(known, Mapping) else None
+        self.run.costs = dict(costs) if isinstance(costs, Mapping) else None
 
     def _proposal(self, record: Record) -> None:
         key = str(record["schedule"])

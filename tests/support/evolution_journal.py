@@ -79,7 +79,7 @@ def write_run(
         "start", version=1, task=task, seed=seed, scores=scores, lm=f"model{bad}", incumbent=told.start,
         playbook=digest(book.model_dump(mode="json")), told={"budget": budget, "price": PRICE},
     )  # fmt: skip
-    told.add("costs", costs={})
+    told.add("known", known={"costs": None, "spread": 0.01})
     told.schedules, told.speed[told.start] = [told.start], 1.0
     first = evaluation("slower", rng, scores=scores, emulated=bool(emulate), reason="the start itself", ratio=1.0)
     told.add("evaluation", evaluation=0, schedule=told.start, incumbent=told.start, result=first.to_json())

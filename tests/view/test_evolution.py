@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 from evolution_journal import NASTY, TOKENS, Written, evaluation, write_run
 
+from pibroch.agents.evolve.rundir import RunDir
 from pibroch.evals.setting import open_setting
 from pibroch.evals.task import Task
 from pibroch.runtime.errors import InputError
-from pibroch.runtime.families import build
-from pibroch.view.evolution import RunView, best_timeline, read_run, render_evolution, report
+from pibroch.runtime.trace import Event, Trace, events_of
+from pibroch.view.evolution import RunView, read_run, render_evolution, report
 from pibroch.view.evolution_charts import front, nice
 from pibroch.view.evolution_fold import Fold
 
@@ -271,15 +273,31 @@ def test_ticks_are_round_inside_and_not_too_many(low: float, high: float, most: 
         assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
 
 
-def test_the_best_timeline_is_embedded_where_the_run_kept_it(tmp_path: Path) -> None:
-    told = write_run(tmp_path, evaluations=2)
-    assert "<iframe" not in report(tmp_path)
-    task = Task(name="t", title="a task", model="mlp:16", devices=2, samples=4, emulate="equal-8", intent="be fast")
-    page = best_timeline(build("1f1b", devices=2, microbatches=4), open_setting(task))
-    assert "the plan is verified" in page
-    (tmp_path / "schedules" / f"{told.best}.html").write_text(page, encoding="utf-8")
-    html = report(tmp_path)
-    assert html.count("<iframe") == 1
-    inner = re.findall(r"<script>(.*?)</script>", page, re.S)
-    digest = base64.b64encode(hashlib.sha256(inner[0].encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in html
+def test_the_best_timeline_is_simulated_and_as_it_ran(tmp_path: Path) -> None:
+    told = write_run(tmp_path, evaluations=2)  # the best has four microbatches of the task's eight samples
+    simulated = report(tmp_path)
+    assert simulated.count("<iframe") == 1
+    assert "&quot;label&quot;:&quot;Simulated&quot;" in simulated
+    assert "&quot;label&quot;:&quot;Measured&quot;" not in simulated
+    inner = re.findall(r"&lt;script&gt;(.*?)&lt;/script&gt;", simulated, re.S)
+    digest = base64.b64encode(hashlib.sha256(unescape(inner[0]).encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in simulated
+    run = read_run(tmp_path)
+    setting = open_setting(Task.model_validate(run.task))
+    plan = setting.lower(run.schedules[told.best])
+    ran = events_of(plan, setting.simulate(plan))
+    events = [Event(e.task, e.device, e.stream, 2 * e.start, 2 * e.end) for e in ran]
+    RunDir(tmp_path).save_trace(told.best, Trace(plan, events))
+    assert "&quot;label&quot;:&quot;Measured&quot;" in report(tmp_path)
+    RunDir(tmp_path).save_trace(told.best, Trace(setting.lower(run.schedules[told.start]), []))  # another plan's
+    assert "&quot;label&quot;:&quot;Measured&quot;" not in report(tmp_path)
+
+
+def test_a_task_that_is_not_here_leaves_the_page_without_a_timeline(tmp_path: Path) -> None:
+    write_run(tmp_path, evaluations=2)
+    path = tmp_path / "journal.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace("gpt-tiny", "nowhere:model"), encoding="utf-8")
+    html = without_script(report(tmp_path))
+    assert "<iframe" not in html
+    assert "timeline cannot be drawn" in html
+    assert html.count('class="pick node"') == 3
