@@ -1,13 +1,14 @@
-"""The schedule writer for small models: one short request, one JSON object with an order in a few letters.
+"""The schedule writer for small models: one short request, and one JSON object with a few numbers.
 
-A model of half a billion parameters copies the examples of the two long prompts whatever the sentence says. So it gets
-one page, names only numbers and the order of each stage (`F0 F1 B0 B1`), and starts afresh at every attempt, since a
-new draw mends more than its repairs do. The directives are made here, and judged as any others.
+A model of half a billion parameters copies the examples of the two long prompts whatever the sentence says, and cannot
+write an order chunk by chunk. So it gets half a page and names numbers alone: for each stage, how many forwards run
+before its first backward (all of them is GPipe's order, the number of stages still to come, itself included, 1F1B's).
+It starts afresh at every attempt, since a new draw mends more than its repairs do. The directives are made here, and
+judged as any others.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,8 +21,7 @@ from pibroch.runtime.errors import InputError
 
 SMALL_MODELS = ("local",)
 PROMPT = "schedule_small"
-_MOST_TOKENS = 512
-_CHUNK = re.compile(r"([FB])(\d{1,3})")
+MOST_TOKENS = 200  # 64 stages' numbers; a model that goes in circles ends there
 _UNSAYABLE = {
     "cut", "layers_per_stage", "uniform_layers", "even", "buckets", "bucket_size", "stream", "reduce_stream",
     "families", "excluded", "open_clauses",
@@ -34,9 +34,9 @@ SCHEMA: dict[str, Any] = {
         "replicas": {"type": "integer", "minimum": 1, "maximum": 64},
         "microbatches": {"type": "integer", "minimum": 1, "maximum": 128},
         "recompute": {"type": "boolean"},
-        "rows": {"type": "array", "items": {"type": "string", "pattern": "^[FB][0-9]+( [FB][0-9]+)*$"}, "minItems": 1},
+        "warmup": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 128}, "minItems": 1},
     },
-    "required": ["stages", "replicas", "microbatches", "recompute", "rows"],
+    "required": ["stages", "replicas", "microbatches", "recompute", "warmup"],
     "additionalProperties": False,
 }
 
@@ -49,7 +49,7 @@ class SmallReply(BaseModel):
     replicas: int = Field(ge=1, le=64)
     microbatches: int = Field(ge=1, le=128)
     recompute: bool
-    rows: tuple[str, ...]
+    warmup: tuple[int, ...]
 
 
 def suits(intent: Intent, lm: LanguageModel) -> bool:
@@ -57,14 +57,6 @@ def suits(intent: Intent, lm: LanguageModel) -> bool:
     if backend(lm) not in SMALL_MODELS or intent.family not in (None, "gpipe", "1f1b"):
         return False
     return intent.stages_per_device in (None, 1) and not intent.model_dump(include=_UNSAYABLE, exclude_defaults=True)
-
-
-def tokens_for(intent: Intent) -> int:
-    """As many as a right reply needs, with some to spare: a model that goes in circles ends there."""
-    if intent.stages is None or intent.microbatches is None:
-        return _MOST_TOKENS
-    digits = len(str(intent.microbatches - 1))
-    return min(_MOST_TOKENS, 96 + 2 * intent.stages * intent.microbatches * (1 + digits) + 8 * intent.stages)
 
 
 def read_small(text: str) -> tuple[Schedule | None, Schedule | None, list[Feedback]]:
@@ -80,12 +72,10 @@ def read_small(text: str) -> tuple[Schedule | None, Schedule | None, list[Feedba
     directives = _placement(reply)
     try:
         placement = schedule_from(directives, source="the JSON object")
-        rows = [_order(stage, row, reply) for stage, row in enumerate(reply.rows)]
-        if len(rows) != reply.stages:
-            raise InputError(f"rows has {len(rows)} texts: {reply.stages} stages need {reply.stages}")
+        rows = _orders(reply)
         return placement, schedule_from([*directives, *rows], source="the JSON object"), []
     except InputError as error:
-        return placement, None, [Feedback("FORMAT", "rows", str(error))]
+        return placement, None, [Feedback("FORMAT", "warmup", str(error))]
 
 
 def _placement(reply: SmallReply) -> list[dict[str, Any]]:
@@ -98,19 +88,17 @@ def _placement(reply: SmallReply) -> list[dict[str, Any]]:
     return [*rows, {"op": "recompute"}] if reply.recompute else rows
 
 
-def _order(stage: int, row: str, reply: SmallReply) -> dict[str, Any]:
-    """One stage's row. Raises `InputError` where it is not every F and B once."""
-    filters = []
-    for word in row.split():
-        match = _CHUNK.fullmatch(word)
-        if match is None:
-            raise InputError(f"row {stage}: {word!r} is not an F or a B with a microbatch's number")
-        filters.append({"PP": stage, "MB": int(match[2]), "PASS": match[1]})
-    names = [f"{f['PASS']}{f['MB']}" for f in filters]
-    wanted = [f"{name}{i}" for name in "FB" for i in range(reply.microbatches)]
-    if missing := [name for name in wanted if name not in names]:
-        raise InputError(f"row {stage} lacks {', '.join(missing)}")
-    if extra := [name for i, name in enumerate(names) if name not in wanted or name in names[:i]]:
-        raise InputError(f"row {stage} has {', '.join(extra)} too often, or for no microbatch of 0 to "
-                         f"{reply.microbatches - 1}")  # fmt: skip
-    return {"op": "order", "filters": filters}
+def _orders(reply: SmallReply) -> list[dict[str, Any]]:
+    """One row for each stage. Raises `InputError` where the numbers are not one for each, 1 to `microbatches`."""
+    if len(reply.warmup) != reply.stages:
+        raise InputError(f"{len(reply.warmup)} numbers for {reply.stages} stages: give one for each stage")
+    m = reply.microbatches
+    if wrong := [n for n in reply.warmup if not 1 <= n <= m]:
+        raise InputError(f"{wrong[0]} is not between 1 and {m}, the number of microbatches")
+    rows = []
+    for stage, first in enumerate(reply.warmup):
+        cells = [("F", i) for i in range(first)]
+        for i in range(m):
+            cells += [("B", i), ("F", first + i)] if first + i < m else [("B", i)]
+        rows.append({"op": "order", "filters": [{"PP": stage, "MB": mb, "PASS": name} for name, mb in cells]})
+    return rows

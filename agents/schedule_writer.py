@@ -21,7 +21,7 @@ from pibroch.agents.model_facts import facts
 from pibroch.agents.phases import erase_phase2, judge_concurrency, judge_placement, numbers
 from pibroch.agents.planner import default_costs, plan_schedule
 from pibroch.agents.reading import reading, stages
-from pibroch.agents.schedule_small import SCHEMA, read_small, suits, tokens_for
+from pibroch.agents.schedule_small import MOST_TOKENS, SCHEMA, read_small, suits
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
@@ -163,7 +163,7 @@ class _Loop:
             request = Request(
                 role="writer", subject=self.model.name, phase=1, attempt=first.attempts, messages=(),
                 deadline_s=DEADLINE_S, semantic_key=self._semantic_key(), sample=self.sample,
-                schema_version=WRITER_SCHEMA, max_tokens=tokens_for(self.intent), blocks=("json",), json_schema=SCHEMA,
+                schema_version=WRITER_SCHEMA, max_tokens=MOST_TOKENS, blocks=("json",), json_schema=SCHEMA,
             )  # fmt: skip
             self.say(f"attempt {first.attempts}: asking {self.lm.name}")
             _, reply, sent = call(

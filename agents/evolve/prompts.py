@@ -178,7 +178,8 @@ def evolve_prompts(
     start = seed_candidate(lm, prompts)
     options = {
         "lm": lm.name, "reflection": reflection.name, "seed": seed, "budget": budget, "attempts": attempts,
-        "samples": samples, "pairs": pairs, "prompts": candidate_hash(start),
+        "samples": samples, "pairs": pairs, "max_tokens": max_tokens, "most_tokens": most_tokens,
+        "prompts": candidate_hash(start),
         "instances": [one.id for part in (intents.train, intents.validation, intents.test) for one in part],
     }  # fmt: skip
     journal.once("start", options, lambda: {"texts": start})

@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 import gepa
 import pytest
-from prompt_models import MODEL, SENTENCES, Reflector, SmallWriter, one_f_one_b
+from prompt_models import MODEL, SENTENCES, Reflector, SmallWriter
 from scripted_lm import ScriptedModel, block
 
 from pibroch.agents.evolve.journal import Journal, read_journal
@@ -55,9 +55,7 @@ def directives(family: str, p: int, m: int) -> list[dict[str, Any]]:
 
 
 def small(**changes: Any) -> str:
-    return block(
-        {"stages": 2, "replicas": 1, "microbatches": 2, "recompute": False, "rows": one_f_one_b(2, 2), **changes}
-    )
+    return block({"stages": 2, "replicas": 1, "microbatches": 2, "recompute": False, "warmup": [2, 1], **changes})
 
 
 # --- the small writer ---------------------------------------------------------------------------------------------
@@ -77,20 +75,21 @@ def test_small_requests_are_for_what_they_can_say(sentence: str, fits: bool) -> 
     assert not suits(intent, ScriptedModel([]))
 
 
-def test_a_small_reply_becomes_the_family() -> None:
-    placement, schedule, wrong = read_small(small(stages=3, microbatches=4, replicas=2, rows=one_f_one_b(3, 4)))
+@pytest.mark.parametrize(("family", "warmup"), [("1f1b", [3, 2, 1]), ("gpipe", [4, 4, 4])])
+def test_a_small_reply_becomes_the_family(family: str, warmup: list[int]) -> None:
+    placement, schedule, wrong = read_small(small(stages=3, microbatches=4, replicas=2, warmup=warmup))
     assert not wrong
     assert placement is not None
     assert schedule is not None
-    assert schedule.directives == build("1f1b", devices=3, microbatches=4, replicas=2).directives
+    assert schedule.directives == build(family, devices=3, microbatches=4, replicas=2).directives
     assert [d.op for d in placement.directives] == ["split", *["place"] * 3, *["replicate"] * 3]
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"rows": ["F0 F1 B0 B1"]}, "2 stages need 2"),
-    ({"rows": ["F0 B0", "F0 B0"]}, "row 0 lacks F1, B1"),
-    ({"rows": ["F0 F1 B0 B1 B1", "F0 F1 B0 B1"]}, "row 0 has B1 too often"),
-    ({"rows": ["F0 F1 B0 B1", "F0 X1"]}, "'X1'"),
+    ({"warmup": [1]}, "1 numbers for 2 stages"),
+    ({"warmup": [3, 1]}, "3 is not between 1 and 2"),
+    ({"warmup": [2, 0]}, "0 is not between"),
+    ({"warmup": [2, "one"]}, "valid integer"),
     ({"stages": 0}, "greater than or equal to 1"),
 ])  # fmt: skip
 def test_wrong_small_replies_are_typed(changes: dict[str, Any], words: str) -> None:
@@ -102,7 +101,7 @@ def test_wrong_small_replies_are_typed(changes: dict[str, Any], words: str) -> N
 
 def test_each_small_attempt_is_a_fresh_draw() -> None:
     sentence = "1F1B over 2 stages, 2 microbatches"
-    lm = ScriptedModel([small(microbatches=3, rows=one_f_one_b(2, 3)), small()])
+    lm = ScriptedModel([small(microbatches=3), small()])
     lm.name = "local:scripted"
     written = write_schedule(sentence, MODEL, lm=lm)
     assert written.verified

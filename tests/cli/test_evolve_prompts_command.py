@@ -14,6 +14,7 @@ from prompt_models import Reflector, SmallWriter
 from scripted_lm import block
 
 import pibroch.agents.lm
+from pibroch.agents.evolve.journal import read_journal
 from pibroch.agents.intent import read_intent
 from pibroch.agents.lm.mailbox import MailboxModel, mailbox_list, mailbox_reply
 from pibroch.runtime.families import build
@@ -34,10 +35,10 @@ def intents(tmp_path: Path) -> Path:
     return path
 
 
-def models(monkeypatch: pytest.MonkeyPatch, *, fail_at: int | None = None) -> SmallWriter:
+def models(monkeypatch: pytest.MonkeyPatch, *texts: str, fail_at: int | None = None) -> SmallWriter:
     """`--lm writer --reflection-lm reflector` are scripted ones."""
     writer = SmallWriter(lambda text: 0.95 if "good" in text else 0.1, fail_at=fail_at)
-    known = {"writer": writer, "reflector": Reflector("good text")}
+    known = {"writer": writer, "reflector": Reflector(*texts or ["good text"])}
     monkeypatch.setattr(pibroch.agents.lm, "open_lm", lambda spec, **options: known[spec])
     return writer
 
@@ -75,14 +76,16 @@ def test_a_winner_is_applied_and_then_used(
 def test_a_run_goes_on_where_it_broke(
     capsys: Capture, tmp_path: Path, intents: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models(monkeypatch, fail_at=25)
+    texts = ["good text", *(f"another text {i}" for i in range(20))]
+    models(monkeypatch, *texts, fail_at=25)
     broken = here(capsys, *command(intents, tmp_path / "run"))
     assert broken.code == 4
     assert "went away" in broken.json["error"]["message"]
-    writer = models(monkeypatch)
+    replies = sum(r["kind"] == "reply" for r in read_journal(tmp_path / "run" / "journal.jsonl"))
+    writer = models(monkeypatch, *texts[replies:])
     whole = here(capsys, *command(intents, tmp_path / "run")).json
     assert len(writer.asked) == whole["rollouts"] - 25
-    models(monkeypatch)
+    models(monkeypatch, *texts)
     again = here(capsys, *command(intents, tmp_path / "other")).json
     assert {**again, "files": 0, "run_dir": 0} == {**whole, "files": 0, "run_dir": 0}
     (tmp_path / "third").mkdir()

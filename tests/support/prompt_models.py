@@ -17,23 +17,6 @@ SENTENCES = [
 ]
 
 
-def one_f_one_b(stages: int, microbatches: int) -> list[str]:
-    """The rows that the prompt's rule describes, written anew."""
-    rows = []
-    for s in range(stages):
-        warm = min(microbatches, stages - 1 - s)
-        row = [f"F{i}" for i in range(warm)]
-        for i in range(microbatches - warm):
-            row += [f"F{warm + i}", f"B{i}"]
-        rows.append(" ".join(row + [f"B{i}" for i in range(microbatches - warm, microbatches)]))
-    return rows
-
-
-def all_forwards_first(stages: int, microbatches: int) -> list[str]:
-    """GPipe's rows."""
-    return [" ".join(f"{name}{i}" for name in "FB" for i in range(microbatches))] * stages
-
-
 class SmallWriter:
     """Right with probability `skill(prompt)`, drawn from prompt, sentence and sample; else a microbatch too many."""
 
@@ -50,11 +33,10 @@ class SmallWriter:
         gpipe = "- family: gpipe" in user
         p = int(re.findall(r"- stages: (\d+)", user)[0])
         m = int(re.findall(r"- microbatches per replica: (\d+)", user)[0])
-        rows = all_forwards_first if gpipe else one_f_one_b
         right = random.Random(f"{system} {user} {request.sample}").random() < self.skill(system)
         data = {
             "stages": p, "replicas": 1, "microbatches": m if right else m + 1, "recompute": False,
-            "rows": rows(p, m if right else m + 1),
+            "warmup": [m if gpipe else min(m, p - s) for s in range(p)],
         }  # fmt: skip
         return Reply(f"```json\n{json.dumps(data)}\n```", Usage(100, 50, False), self.name)
 
