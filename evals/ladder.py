@@ -1,73 +1,146 @@
 """The evaluation ladder: what one candidate schedule is worth against the incumbent, on the cheapest rung that tells.
 
-    verify      lowered on the task's sizes; all rules but the memory bound
+    verify      lowered on the task's sizes; all rules but the memory bound; another plan than the incumbent's
     simulate    a step in the simulator; the memory bound; slower than the incumbent by more than the simulator errs
-    short       on warm workers: equal to the single process over two optimizer steps, before anything is timed
-    paired      candidate and incumbent in alternation, until a sequential test has decided
+    short       on warm workers: equal to the single process over two optimizer steps, before anything is timed; then
+                two pairs of steps, for what is slower by far
+    paired      candidate and incumbent in alternation, until a sequential test has decided; what is faster must be
+                below the roofline, and still equal after it was timed
 
 A candidate ends at the first rung that decides, with the reason. With simulated scores the second one decides all.
+
+Costs of a measured task are measured when the workers start; the spread of pairs, which sets how many there may be,
+with the first incumbent against itself. `Ladder.known()` holds both, so that a resumed run does not measure them again.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
+from pibroch.evals import ladder_paired
 from pibroch.evals.evaluation import Evaluation, Verdict
 from pibroch.evals.finding import Finding
+from pibroch.evals.ladder_workers import Where, Workers
+from pibroch.evals.layer_costs import LayerCosts
+from pibroch.evals.sequential import SequentialTest, pairs_for, share
 from pibroch.evals.setting import Setting, open_setting
 from pibroch.evals.task import Task
-from pibroch.evals.timing import Paired
-from pibroch.runtime.costs import Costs
+from pibroch.evals.timing import Paired, clock, measurement_lock
 from pibroch.runtime.directives import Schedule
-from pibroch.runtime.errors import InputError
+from pibroch.runtime.errors import InputError, WorkerError
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.simulate import Simulation
 from pibroch.runtime.trace import Trace, events_of
 
 Scores = Literal["measured", "simulated"]
+ALPHA = 0.001  # for the whole run: the chance of one false "faster" among all candidates
+GOAL = 0.04  # a gain that the pairs must be enough for
+MOST_PAIRS = 60
+TOLERANCE = {"emulated": 0.03, "measured": 0.1}  # by which a simulated ratio may differ from a measured one
+CONFIRM_PAIRS = {"emulated": 6, "measured": 20}
 
 
 class Ladder:
-    """Evaluates candidates of one task."""
+    """Evaluates candidates of one task, at most `candidates` with the promised error.
 
-    def __init__(self, task: Task | Setting, *, scores: Scores = "measured", min_gain: float = 0.01) -> None:
+    `launcher`, `address`, `device` and `deadline` are those of `Trainer`. `keep_noisy` also counts pairs during which
+    other processes used the CPUs; by default under emulation, where tasks wait anyway, and on a running cluster, whose
+    processes do not descend from this one. `known` is what another ladder of the task has measured.
+    """
+
+    def __init__(
+        self, task: Task | Setting, *, scores: Scores = "measured", launcher: str = "local", address: str | None = None,
+        device: str = "auto", deadline: float = 60.0, seed: int = 0, candidates: int = 40, min_gain: float = 0.01,
+        keep_noisy: bool | None = None, known: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.setting = open_setting(task) if isinstance(task, Task) else task
         self.scores: Scores = scores
         self.min_gain = min_gain
+        self.alpha = share(ALPHA, candidates)
+        self._where = Where(launcher, address, device, deadline, seed)
+        self._kind = self.setting.task.kind
+        self._keep_noisy = keep_noisy if keep_noisy is not None else self._kind == "emulated" or address is not None
+        self._workers: Workers | None = None
+        self.traced: Trace | None = None  # the step that the last findings are from, where workers ran it
         self._simulated: dict[str, Simulation] = {}
+        self._spread: float | None = None
+        self.recall(known or {})
+
+    def prepare(self, incumbent: Schedule) -> dict[str, Any]:
+        """Measure of the task itself what has not been measured, where scores are; returns `known()`.
+
+        Raises `WorkerError` where workers cannot be started, and `InputError` on an incumbent that does not fit.
+        """
+        plan = self.setting.lower(incumbent)
+        if self.scores == "measured":
+            self._open(incumbent, plan)
+        return self.known()
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """Take what another ladder of the task has measured."""
+        self._spread = known.get("spread")
+        if known.get("costs") is not None:
+            self.setting.measured = LayerCosts.from_json(known["costs"])
+            self._simulated.clear()
+
+    def known(self) -> dict[str, Any]:
+        """What has been measured of the task itself, as plain data."""
+        costs = self.setting.measured
+        return {"costs": costs.to_json() if costs else None, "spread": self._spread}
 
     def evaluate(self, schedule: Schedule, incumbent: Schedule) -> Evaluation:
-        """One candidate against the incumbent, which is legal. Never raises for what the candidate is."""
-        begin = time.perf_counter()
-        found = self._evaluate(schedule, incumbent)
-        return found.model_copy(update={"total_s": time.perf_counter() - begin})
+        """One candidate against the incumbent, which is legal. A fault of the candidate is a verdict, not an error.
 
-    def confirm(self, schedule: Schedule, incumbent: Schedule) -> Paired:
-        """The two against each other once more. With simulated scores: their simulated steps, without an interval."""
-        baseline, candidate = (self._simulate(self.setting.lower(s)).makespan for s in (incumbent, schedule))
-        ratio = baseline / candidate
-        return Paired(ratio, ratio, ratio, 1.0, (baseline,), (candidate,), 0)
+        Raises `WorkerError` where workers cannot be started, and `InputError` on an incumbent that does not fit.
+        """
+        begin, spent = clock(), self._workers.spent if self._workers else 0.0
+        against = self.setting.lower(incumbent)
+        workers = self._open(incumbent, against) if self.scores == "measured" else None
+        found = self._evaluate(schedule, incumbent, against, workers)
+        steps = workers.spent - spent if workers else 0.0
+        return found.model_copy(update={"total_s": clock() - begin, "steps_s": steps})
+
+    def confirm(self, schedule: Schedule, incumbent: Schedule, *, pairs: int | None = None) -> Paired:
+        """The two against each other on fresh workers; with simulated scores their simulated steps, as one pair.
+
+        Raises `WorkerError` where the candidate is not equal to the single process after it was timed.
+        """
+        plans = [self.setting.lower(s) for s in (incumbent, schedule)]
+        if self.scores == "simulated":
+            baseline, candidate = (self._simulate(plan).makespan for plan in plans)
+            ratio = baseline / candidate
+            return Paired(ratio, ratio, ratio, 1.0, (baseline,), (candidate,), 0)
+        self.close()
+        with measurement_lock(), Workers(self.setting, incumbent, where=self._where) as workers:
+            base = workers.load(incumbent, plans[0])
+            side = workers.load(schedule, plans[1], beside=base)
+            result = workers.paired(base, side, pairs=pairs or CONFIRM_PAIRS[self._kind], keep_noisy=self._keep_noisy)
+            if not (audit := workers.audit(side)).ok:
+                raise WorkerError(f"the schedule to confirm is not equal to the single process: {audit.worst}")
+        return result
 
     def findings(self, schedule: Schedule) -> list[Finding]:
-        """Why a step of this schedule takes as long as it does, the worst cause first."""
+        """Why a step of this schedule takes as long as it does, the worst cause first: from a measured step where
+        workers run, else from a simulated one."""
         from pibroch.evals.feedback import diagnose
 
         plan = self.setting.lower(schedule)
         simulation = self._simulate(plan)
-        trace = Trace(plan, events_of(plan, simulation))
+        self.traced = self._trace(schedule, plan) if self._workers else None
+        trace = self.traced or Trace(plan, events_of(plan, simulation))
         return diagnose(
-            schedule, trace, costs=self.costs(plan), model=self.setting.model(plan.replicas, plan.microbatches),
+            schedule, trace, costs=self.setting.costs(plan.replicas, plan.microbatches),
+            model=self.setting.model(plan.replicas, plan.microbatches),
             memory_limit=self.setting.task.memory_limit, peak_bytes=simulation.peak_bytes,
         )  # fmt: skip
 
-    def costs(self, plan: Plan) -> Costs:
-        """What the simulator takes for this plan."""
-        return self.setting.costs(plan.replicas, plan.microbatches)
-
     def close(self) -> None:
-        """Stop the workers, where there are any. Safe to call twice."""
+        """Stop the workers, where there are any. Safe to call twice; a later evaluation starts new ones."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
     def __enter__(self) -> Self:
         return self
@@ -77,39 +150,95 @@ class Ladder:
     ) -> None:
         self.close()
 
-    def _evaluate(self, schedule: Schedule, incumbent: Schedule) -> Evaluation:
-        setting, emulated = self.setting, self.setting.profile is not None
+    def _open(self, incumbent: Schedule, plan: Plan) -> Workers:
+        """Warm workers; costs and spread are measured where they are not known."""
+        if self._workers is None:
+            self._workers = Workers(self.setting, incumbent, where=self._where)
+            with measurement_lock():
+                if self._kind == "measured" and self.setting.measured is None:
+                    self.setting.measured = self._workers.measure_costs()
+                    self._simulated.clear()
+                if self._spread is None:
+                    self._spread = ladder_paired.spread(self._workers, incumbent, plan, emulated=self._emulated)
+        return self._workers
+
+    @property
+    def _emulated(self) -> bool:
+        return self._kind == "emulated"
+
+    def _evaluate(self, schedule: Schedule, incumbent: Schedule, against: Plan, workers: Workers | None) -> Evaluation:
         try:
-            plan = setting.lower(schedule)
+            plan = self.setting.lower(schedule)
+            if plan.hash() == against.hash():
+                return Evaluation(
+                    plan=plan.hash(), rung="verify", verdict="same", reason="its plan is the incumbent's",
+                    emulated=self._emulated,
+                )  # fmt: skip
             simulation = self._simulate(plan)
         except InputError as error:
-            return Evaluation(rung="verify", verdict="invalid", reason=str(error), emulated=emulated)
-        violations = setting.check(plan, simulation)
+            return Evaluation(rung="verify", verdict="invalid", reason=str(error), emulated=self._emulated)
+        ratio = self._simulate(against).makespan / simulation.makespan
+        known = Evaluation(
+            plan=plan.hash(), rung="simulate", verdict="undecided", reason="", simulated=True, emulated=self._emulated,
+            simulated_s=simulation.makespan, peak_bytes=max(simulation.peak_bytes),
+        )  # fmt: skip
+        violations = self.setting.check(plan, simulation)
         if violations:
             first, more = violations[0], len(violations) - 1
             reason = f"{first.rule} {first.where}: {first.message}" + (f" (and {more} more)" if more else "")
-            rung: Literal["simulate", "verify"] = "simulate" if first.rule == "V7" else "verify"
-            return Evaluation(
-                plan=plan.hash(), rung=rung, verdict="invalid", reason=reason, emulated=emulated,
-                peak_bytes=max(simulation.peak_bytes),
-            )  # fmt: skip
-        against = setting.lower(incumbent)
-        # Rounded: what differs in the seventh digit is the same time.
-        ratio = round(self._simulate(against).makespan / simulation.makespan, 6)
-        known = Evaluation(
-            plan=plan.hash(), rung="simulate", verdict="undecided", reason="", simulated=True, emulated=emulated,
-            simulated_s=simulation.makespan, peak_bytes=max(simulation.peak_bytes), ratio=ratio, lower=ratio,
-            upper=ratio,
-        )  # fmt: skip
-        if known.plan == against.hash():
-            return known.model_copy(update={"verdict": "same", "reason": "its plan is the incumbent's"})
-        return _ended(known, *self._simulated_verdict(ratio))
+            rung = "simulate" if first.rule == "V7" else "verify"
+            return known.model_copy(update={"verdict": "invalid", "reason": reason, "rung": rung})
+        known = known.model_copy(update={"ratio": ratio, "lower": ratio, "upper": ratio})
+        if workers is None:
+            return ended(known, *self._simulated_verdict(ratio))
+        if ratio < 1 - TOLERANCE[self._kind]:
+            return ended(known, "slower", f"{ratio - 1:+.1%} in the simulator, which errs by less")
+        try:
+            with measurement_lock():
+                return self._measure(known, schedule, plan, incumbent, against, workers)
+        except InputError as error:
+            return ended(known, "invalid", str(error))
+        except WorkerError as error:
+            self.close()  # the next evaluation starts new workers
+            return ended(known, "invalid", f"its workers failed: {error}")
+
+    def _measure(
+        self, known: Evaluation, schedule: Schedule, plan: Plan, incumbent: Schedule, against: Plan, workers: Workers
+    ) -> Evaluation:
+        assert self._spread is not None
+        base = workers.load(incumbent, against)
+        side = workers.load(schedule, plan, beside=base)
+        known = known.model_copy(update={"rung": "short", "ratio": None, "lower": None, "upper": None})
+        judged = workers.judge(side)
+        if not judged.ok:
+            return ended(known, "unequal", f"other numbers than the single process: {judged.worst}")
+        most = pairs_for(self._spread, alpha=self.alpha, gain=GOAL, most=MOST_PAIRS)
+        test = SequentialTest(alpha=self.alpha, min_gain=self.min_gain, max_pairs=most)
+        found = ladder_paired.run(
+            workers, base, side, test, most=most, keep_noisy=self._keep_noisy, emulated=self._emulated
+        )
+        known = known.model_copy(update=found.facts(workers.setting))
+        if found.verdict != "faster":
+            return ended(known, found.verdict, found.reason)
+        costs = self.setting.costs(plan.replicas, plan.microbatches)
+        if reason := ladder_paired.above_the_roofline(found, plan, costs, emulated=self._emulated):
+            return ended(known, "invalid", reason)
+        audit = workers.audit(side)
+        if not audit.ok:
+            return ended(known, "unequal", f"other numbers than the single process once it was timed: {audit.worst}")
+        return ended(known, "faster", found.reason)
+
+    def _trace(self, schedule: Schedule, plan: Plan) -> Trace:
+        assert self._workers is not None
+        with measurement_lock():
+            return self._workers.load(schedule, plan).trace()
 
     def _simulated_verdict(self, ratio: float) -> tuple[Verdict, str]:
         gain = f"{ratio - 1:+.2%} in the simulator"
         if ratio >= 1 + self.min_gain:
             return "faster", gain
-        if ratio >= 1:
+        # What differs in the seventh digit is the same time.
+        if ratio >= 1 - 1e-6:
             return "undecided", f"{gain}: less than the {self.min_gain:.2%} that count"
         return "slower", gain
 
@@ -120,5 +249,6 @@ class Ladder:
         return self._simulated[key]
 
 
-def _ended(known: Evaluation, verdict: Verdict, reason: str) -> Evaluation:
+def ended(known: Evaluation, verdict: Verdict, reason: str) -> Evaluation:
+    """The evaluation with its verdict."""
     return known.model_copy(update={"verdict": verdict, "reason": reason})

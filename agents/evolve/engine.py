@@ -111,7 +111,7 @@ class Evolution:
     # The start
 
     def _begin(self) -> Individual:
-        task = self.setting.task
+        task, begun = self.setting.task, self.playbook
         schedule = self.options.start or starting_schedule(self.setting)
         key = self.run_dir.save(schedule)
         resumed = not self.journal.empty
@@ -122,24 +122,27 @@ class Evolution:
         }, lambda: {"told": self.options.told})  # fmt: skip
         if resumed:
             self.journal.note("resume", {})
-        evaluation = self._measured(0, schedule, key, None)
-        if evaluation.verdict == "invalid":
-            raise InputError(f"the schedule to start from is refused: {evaluation.reason}")
+        known = self.journal.once("known", {}, lambda: {"known": self.ladder.prepare(schedule)})
+        self.ladder.recall(known["known"])
+        evaluation = self._first(schedule)
+        self.journal.once("evaluation", {
+            "evaluation": 0, "schedule": key, "incumbent": key, "result": evaluation.to_json(),
+        })  # fmt: skip
         start = self._individual(schedule, key, 0, evaluation, "")
         self.population = Population(start)
         self.population.add(start)
         self.population.plans[start.plan] = evaluation
         start.findings = self._findings(start)
-        bullets = self._bullets(start)
         self.proposer = Proposer(
-            self.setting, self.population, [b for b in bullets if b.edit is not None],
-            self._write if self.lm is not None else None, priors=_priors(self.playbook),
+            self.setting, self.population, lambda: self._fitting(begun), self._write if self.lm is not None else None,
+            priors=_priors(begun),
         )  # fmt: skip
         return start
 
-    def _bullets(self, one: Individual) -> list[Bullet]:
-        facts = facts_of(self.setting, one.schedule, one.findings)
-        return select(self.playbook, facts, tokens=BULLET_TOKENS)
+    def _fitting(self, playbook: Playbook) -> list[Bullet]:
+        """The bullets for the present incumbent, the best first."""
+        one = self.population.incumbent
+        return select(playbook, facts_of(self.setting, one.schedule, one.findings), tokens=BULLET_TOKENS)
 
     # The loop
 
@@ -240,7 +243,7 @@ class Evolution:
     def _write(self, incumbent: Individual) -> Proposal:
         """The model's proposal; it is left alone once it has failed too often."""
         assert self.writer is not None
-        bullets = self._bullets(incumbent)
+        bullets = self._fitting(self.playbook)
         shown = tuple(b.id for b in bullets)
         answer = self.writer.propose(
             incumbent.schedule, incumbent.findings, bullets, tried=self.tried, seen=self.population.plans,
@@ -262,20 +265,33 @@ class Evolution:
 
     # Effects, each a line of the journal
 
-    def _measured(self, number: int, schedule: Schedule, key: str, incumbent: Individual | None) -> Evaluation:
-        against = incumbent.schedule if incumbent else schedule
+    def _measured(self, number: int, schedule: Schedule, key: str, incumbent: Individual) -> Evaluation:
+        record = self.journal.once(
+            "evaluation", {"evaluation": number, "schedule": key, "incumbent": incumbent.key},
+            lambda: {"result": self.ladder.evaluate(schedule, incumbent.schedule).to_json()},
+        )  # fmt: skip
+        return Evaluation.model_validate(record["result"])
 
-        def judge() -> dict[str, Any]:
-            return {"result": self.ladder.evaluate(schedule, against).to_json()}
-
-        fields = {"evaluation": number, "schedule": key, "incumbent": incumbent.key if incumbent else key}
-        return Evaluation.model_validate(self.journal.once("evaluation", fields, judge)["result"])
+    def _first(self, schedule: Schedule) -> Evaluation:
+        """The start, in the simulator. Raises `InputError` where it is not legal."""
+        plan = self.setting.lower(schedule)
+        simulation = self.setting.simulate(plan)
+        for violation in self.setting.check(plan, simulation):
+            raise InputError(f"the schedule to start from is refused: {violation.rule} {violation.message}")
+        return Evaluation(
+            plan=plan.hash(), rung="simulate", verdict="same", reason="the start", simulated=True,
+            emulated=self.setting.profile is not None, simulated_s=simulation.makespan,
+            peak_bytes=max(simulation.peak_bytes), ratio=1.0, lower=1.0, upper=1.0,
+        )  # fmt: skip
 
     def _findings(self, one: Individual) -> list[Finding]:
-        record = self.journal.once(
-            "findings", {"schedule": one.key},
-            lambda: {"findings": [f.model_dump(mode="json") for f in self.ladder.findings(one.schedule)]},
-        )  # fmt: skip
+        def find() -> dict[str, Any]:
+            found = self.ladder.findings(one.schedule)
+            if self.ladder.traced is not None:
+                self.run_dir.save_trace(one.key, self.ladder.traced)
+            return {"findings": [f.model_dump(mode="json") for f in found]}
+
+        record = self.journal.once("findings", {"schedule": one.key}, find)
         return [Finding.model_validate(row) for row in record["findings"]]
 
     def _confirm(self, start: Individual) -> dict[str, Any] | None:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pibroch.agents.evolve.journal import Journal
 from pibroch.agents.lm.accounting import BudgetError, Metered
 from pibroch.agents.lm.base import LMError, Reply, Request, Usage, digest, finish
 
+PATIENCE = 3  # calls in a row without an answer: a model that hangs costs no more than that many deadlines
+
 
 class Memo:
-    """`Paused` passes through: nobody has answered yet. A failure is kept like a reply."""
+    """`Paused` passes through: nobody has answered yet. A failure is kept like a reply.
 
-    def __init__(self, lm: Metered, journal: Journal) -> None:
-        self.lm, self.journal, self.name = lm, journal, lm.name
+    `seconds_left` of the run, None for no limit: no call may take longer.
+    """
+
+    def __init__(
+        self, lm: Metered, journal: Journal, *, seconds_left: Callable[[], float | None] = lambda: None
+    ) -> None:
+        self.lm, self.journal, self.name, self.seconds_left = lm, journal, lm.name, seconds_left
+        self.unanswered = 0
 
     def complete(self, request: Request) -> Reply:
         """Raises `LMError`, `BudgetError` or `Paused`."""
+        if self.unanswered >= PATIENCE:
+            raise LMError(f"it did not answer {PATIENCE} times in a row, and is not asked again")
         asked = []
+        left = self.seconds_left()
+        if left is not None:
+            request = replace(request, deadline_s=max(min(request.deadline_s, left), 1.0))
 
         def ask() -> dict[str, Any]:
             asked.append(request)
@@ -36,6 +51,7 @@ class Memo:
         record = self.journal.once("reply", {"role": request.role, "key": key}, ask)
         if not asked:
             self._charge(record)
+        self.unanswered = self.unanswered + 1 if record.get("error") == "LMError" else 0
         if "error" in record:
             raise (BudgetError if record["error"] == "BudgetError" else LMError)(record["text"])
         usage = Usage(*record["tokens"], estimated=False)

@@ -52,21 +52,23 @@ class Success:
 
 @dataclass(slots=True)
 class Proposer:
-    """`queue` holds the bullets still to be tested; `write` asks the model, None where there is none (left)."""
+    """`bullets` gives those that fit the incumbent, the best first; each is tested once in a run. `write` asks the
+    model, None where there is none (left)."""
 
     setting: Setting
     population: Population
-    queue: list[Bullet]
+    bullets: Callable[[], Sequence[Bullet]]
     write: Callable[[Individual], Proposal] | None = None
     success: dict[str, Success] = field(default_factory=dict)
     priors: Mapping[str, float] = field(default_factory=dict)
+    tested: set[str] = field(default_factory=set)
 
     def next(self, turn: int, rng: random.Random) -> Proposal:
         """The proposal of one turn, the same for the same history and generator."""
         if self.write is not None and turn % 2 == 1:
             return self.write(self.population.incumbent)
-        if self.queue:
-            return self._bullet(self.queue.pop(0))
+        if (bullet := self._untested()) is not None:
+            return self._bullet(bullet)
         if turn % MERGE_EVERY == MERGE_EVERY - 1 and (merged := self._merge(rng)) is not None:
             return merged
         return self._edit(rng)
@@ -87,7 +89,11 @@ class Proposer:
         row = self.success.get(op, Success())
         return (row.won + PRIOR * self.priors.get(op, 0.5)) / (row.tried + PRIOR)
 
+    def _untested(self) -> Bullet | None:
+        return next((b for b in self.bullets() if b.edit is not None and b.id not in self.tested), None)
+
     def _bullet(self, bullet: Bullet) -> Proposal:
+        self.tested.add(bullet.id)
         parent = self.population.incumbent
         assert bullet.edit is not None
         try:

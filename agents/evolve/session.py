@@ -115,10 +115,18 @@ def evolve(
         metered = Metered(lm, max_tokens=session.budget.tokens, max_money=session.budget.money, prices=prices)
     if not resume:
         write_atomically(run.playbook, session.playbook.model_dump_json(indent=1) + "\n")
+
+    def seconds_left() -> float | None:
+        limit = session.budget.seconds
+        return None if limit is None or journal.replaying else limit - journal.spent_s
+
     journal = Journal(run.journal, listener=lambda record: [tell(record) for tell in listeners] and None)
     try:
         launch = session.launch
-        with Ladder(setting, scores=launch.scores) as ladder:
+        with Ladder(
+            setting, scores=launch.scores, launcher=launch.launcher, address=launch.address, device=launch.device,
+            deadline=launch.deadline, seed=session.seed, candidates=session.budget.evaluations,
+        ) as ladder:  # fmt: skip
             told = {
                 "budget": session.budget.to_json(), "launch": asdict(launch), "lm": session.ask.lm,
                 "price": session.ask.price,
@@ -126,7 +134,7 @@ def evolve(
             evolution = Evolution(
                 run=run, journal=journal, ladder=ladder, playbook=session.playbook,
                 options=Options(session.seed, session.budget, session.start, told),
-                lm=Memo(metered, journal) if metered else None, say=say,
+                lm=Memo(metered, journal, seconds_left=seconds_left) if metered else None, say=say,
             )  # fmt: skip
             try:
                 result = evolution.run()

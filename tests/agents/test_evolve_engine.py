@@ -16,7 +16,6 @@ import pibroch.agents.evolve.session as sessions
 from pibroch.agents.evolve.applying import apply_run
 from pibroch.agents.lm.base import LMError, Paused
 from pibroch.evals.setting import open_setting
-from pibroch.playbooks.model import Bullet, Playbook
 from pibroch.playbooks.store import of_project
 from pibroch.runtime.directives import load_schedule
 from pibroch.runtime.errors import InputError
@@ -162,7 +161,9 @@ def test_whatever_a_model_does_the_run_goes_on_and_says_so(
     assert result["best"]["ratio"] > 1.05
     assert any(reason in line for line in result["model_failures"]), result["model_failures"]
     assert "the run goes on without the model" in result["model_failures"][-1]
-    assert len(lm.asked) <= 9  # three proposals of three attempts
+    roles = [request.role for request in lm.asked]
+    assert roles.count("writer") <= 9  # three proposals of three attempts
+    assert len(roles) <= 3 if isinstance(answer, LMError) else len(roles) <= 9 + 3 * 6
 
 
 def test_a_model_that_repeats_itself_is_told_once_and_then_left_alone(
@@ -212,30 +213,6 @@ def test_a_mailbox_without_an_answer_pauses_the_run(monkeypatch: pytest.MonkeyPa
 
 
 # What it learns
-
-TRUE = ({"op": "reorder", "split": True}, {"op": "family", "name": "zb-h1"}, {"op": "split_backward", "stage": "all"})
-HARMFUL = (
-    {"op": "warm_up", "position": "all", "by": -2},
-    {"op": "shift_layers", "stage": 0, "to": "next", "layers": 2},
-    {"op": "recompute", "stage": "all", "on": True},
-)
-PLACEBO = (
-    {"op": "stream", "name": "elsewhere"},
-    {"op": "family", "name": "1f1b"},
-    {"op": "balance_cut", "by": "flops"},
-)
-
-
-def planted() -> Playbook:
-    edits = [*zip(["sched"] * 3, TRUE, strict=True), *zip(["sched"] * 3, HARMFUL, strict=True),
-             *zip(["sched"] * 3, PLACEBO, strict=True)]  # fmt: skip
-    return Playbook(
-        next_id=10,
-        bullets=tuple(
-            Bullet(id=f"{room}-{i:05d}", section="schedules", text=f"Planted advice number {i}.", edit=edit)
-            for i, (room, edit) in enumerate(edits, 1)
-        ),
-    )
 
 
 def test_what_was_learned_goes_into_the_project_once(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
