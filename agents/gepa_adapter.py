@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pibroch.agents.feedback import Feedback, as_text
 from pibroch.agents.intent import read_intent
-from pibroch.agents.lm.base import LanguageModel, LMError, Reply, Request, digest
+from pibroch.agents.lm.base import LanguageModel, LMError, Reply, Request, backend, digest
 from pibroch.agents.planner import default_costs, plan_schedule
 from pibroch.agents.prompt_files import prompt
 from pibroch.agents.reading import reading
@@ -95,8 +95,7 @@ Remember = Callable[[str, Instance, int, Callable[[], Rollout]], Rollout]
 
 def components(lm: LanguageModel) -> tuple[str, ...]:
     """The prompts that this model's schedules come from."""
-    kind = lm.name.split(":", 1)[0]
-    return (SMALL_PROMPT,) if kind in SMALL_MODELS else PHASE_PROMPTS
+    return (SMALL_PROMPT,) if backend(lm) in SMALL_MODELS else PHASE_PROMPTS
 
 
 def seed_candidate(lm: LanguageModel, prompts: Mapping[str, str] | None = None) -> dict[str, str]:
