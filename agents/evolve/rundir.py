@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pibroch.agents.evolve.design import schedule_hash
 from pibroch.agents.evolve.journal import read_journal
+from pibroch.agents.lm.base import digest
 from pibroch.runtime.directives import Schedule, load_schedule, schedule_text
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import check_writable, write_atomically
@@ -37,6 +38,10 @@ class RunDir:
     @property
     def playbook(self) -> Path:
         return self.path / "playbook.json"
+
+    @property
+    def learned(self) -> Path:
+        return self.path / "learned.json"
 
     @property
     def best(self) -> Path:
@@ -82,15 +87,20 @@ class RunDir:
 
     def save_trace(self, key: str, trace: Trace) -> None:
         """Keep a step of a kept schedule as it ran."""
-        row = {"plan": trace.plan.hash(), "emulated": trace.emulated, "events": trace.events}
+        row = {"tasks": _order(trace.plan), "emulated": trace.emulated, "events": trace.events}
         write_atomically(self.path / "traces" / f"{key}.json", json.dumps(row, separators=(",", ":")) + "\n")
 
     def load_trace(self, key: str, plan: Plan) -> Trace | None:
-        """What was kept of that schedule; None where there is nothing, or where it is of another plan."""
+        """What was kept of that schedule; None where there is nothing, or where its tasks are others."""
         try:
             row = json.loads((self.path / "traces" / f"{key}.json").read_text(encoding="utf-8"))
-            if row["plan"] != plan.hash():
+            if row["tasks"] != _order(plan):
                 return None
             return Trace(plan, [Event(*event) for event in row["events"]], bool(row["emulated"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _order(plan: Plan) -> str:
+    """Equal where tasks and their order are: an emulated plan and the one that its workers run differ in bytes alone."""
+    return digest([[t.op, t.device, t.stream, t.stage, t.part, t.mb, t.replica, t.bucket, t.waits] for t in plan.tasks])

@@ -167,10 +167,10 @@ def _price(text: str | None) -> tuple[float, float] | None:
 
 
 def _report(path: Path) -> Path:
-    from pibroch.view.evolution import read_run, render_evolution
+    from pibroch.view.evolution import report
 
     file = path / "report.html"
-    write_atomically(file, render_evolution(read_run(path)))
+    write_atomically(file, report(path))
     return file
 
 
