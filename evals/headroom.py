@@ -73,7 +73,7 @@ def lower_bound(setting: Setting) -> float:
         for microbatches in setting.choices(replicas):
             model = setting.model(replicas, microbatches)
             if fits(model, devices=devices, replicas=replicas, limit=setting.task.memory_limit):
-                times = layer_times(model, setting.costs(replicas, microbatches), replicas=replicas)
+                times = layer_times(model, setting.least_costs(replicas, microbatches), replicas=replicas)
                 bounds.append(
                     bound_of(times, paths(model, times), devices=devices, replicas=replicas, microbatches=microbatches)
                 )
@@ -215,7 +215,7 @@ def best_family(setting: Setting) -> tuple[float, str]:
         for microbatches in setting.choices(replicas):
             for family in FAMILIES:
                 for per_device in range(1, min(4, layers // positions) + 1):
-                    numbers = {"devices": positions, "microbatches": microbatches, "replicas": replicas}
+                    numbers: dict[str, Any] = {"devices": positions, "microbatches": microbatches, "replicas": replicas}
                     if excluded(family, stages_per_device=per_device, **numbers):
                         continue
                     for recompute in (False, True):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from pibroch.evals.layer_costs import LayerCosts
 from pibroch.evals.models import load_workload
 from pibroch.evals.task import Task
 from pibroch.runtime.capture import capture
@@ -32,11 +33,13 @@ from pibroch.runtime.workload import Workload
 
 @dataclass
 class Setting:
-    """`workload` is what really runs; under emulation `profile` gives sizes and durations instead."""
+    """`workload` is what really runs; under emulation `profile` gives sizes and durations instead. `measured` are the
+    costs of the workload's layers on this machine, where they have been measured."""
 
     task: Task
     workload: Workload
     profile: Profile | None = None
+    measured: LayerCosts | None = None
     _models: dict[int, ModelSpec] = field(default_factory=dict, repr=False)
 
     def choices(self, replicas: int) -> tuple[int, ...]:
@@ -46,6 +49,10 @@ class Setting:
         each = self.task.samples // replicas
         return (each,) if self.profile else tuple(m for m in range(1, each + 1) if each % m == 0)
 
+    def size(self, replicas: int, microbatches: int) -> int:
+        """Samples in a microbatch."""
+        return self.task.samples // (replicas * microbatches)
+
     def model(self, replicas: int, microbatches: int) -> ModelSpec:
         """Layers and sizes for that division. Raises `InputError` where it does not divide the batch."""
         if microbatches not in self.choices(replicas):
@@ -53,7 +60,7 @@ class Setting:
                 f"task {self.task.name}: a step has {self.task.samples} samples, which {replicas} x {microbatches} "
                 f"microbatches do not divide as it asks: per replica {list(self.choices(replicas))}"
             )
-        size = self.task.samples // (replicas * microbatches)
+        size = self.size(replicas, microbatches)
         if size not in self._models:
             self._models[size] = self.profile.model() if self.profile else _captured(self.workload, size)
         return self._models[size]
@@ -62,11 +69,19 @@ class Setting:
         """What the simulator is asked with for that division."""
         if self.profile:
             return self.profile.costs()
-        size = self.task.samples // (replicas * microbatches)
+        size = self.size(replicas, microbatches)
+        if self.measured:
+            return self.measured.at(size)
         one = self.model(replicas, microbatches)
         whole = sum(layer.flops for layer in one.layers) or 1.0
         # As the planner's: a forward of one sample takes 0.1 s, a link carries 1 GB/s after 0.1 ms.
         return AnalyticCosts(flops_per_s=whole / (0.1 * size), bandwidth=1e9, latency=1e-4)
+
+    def least_costs(self, replicas: int, microbatches: int) -> Costs:
+        """The same without what each task costs beyond its layers, which fewer tasks save."""
+        if self.profile is None and self.measured:
+            return self.measured.without_overhead().at(self.size(replicas, microbatches))
+        return self.costs(replicas, microbatches)
 
     def lower(self, schedule: Schedule) -> Plan:
         """The plan on the task's sizes. Raises `InputError`: too many devices, another batch, what lowering refuses."""

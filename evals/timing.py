@@ -27,7 +27,7 @@ from pibroch.runtime.errors import WorkerError
 LOCK_FILE = Path(tempfile.gettempdir()) / "pibroch-measurement.lock"
 FOREIGN_SHARE = 0.05  # of one core's time: below it, a step of two processes is disturbed by less than its own noise
 _TICKS = os.sysconf("SC_CLK_TCK")
-_clock = time.perf_counter  # taken before any workload is loaded, so that none can put another one in its place
+clock = time.perf_counter  # taken before any workload is loaded, so that none can put another one in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class Paired:
 def sample(run: Callable[[], object]) -> Sample:
     """Time one call of `run`."""
     busy, own = _busy_seconds(), _own_seconds()
-    start = _clock()
+    start = clock()
     run()
-    wall = _clock() - start
+    wall = clock() - start
     return Sample(wall, max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)))
 
 

@@ -35,7 +35,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.busy = self.own = 0.0
         self.calls: list[str] = []
-        monkeypatch.setattr(timing, "_clock", lambda: self.now)
+        monkeypatch.setattr(timing, "clock", lambda: self.now)
         monkeypatch.setattr(timing, "_busy_seconds", lambda: self.busy)
         monkeypatch.setattr(timing, "_own_seconds", lambda: self.own)
 

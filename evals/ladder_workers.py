@@ -1,0 +1,182 @@
+"""The warm workers of the ladder: one pool, on which the incumbent's and the candidate's plan are both at hand.
+
+Each has a space of the pool (`runtime.pool`), so that steps alternate without anything being loaded in between. A
+candidate that becomes the incumbent stays where it is. On a cluster the pool is one placement group.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from pibroch.evals import timing
+from pibroch.evals.judge import Verdict, audit, fresh_batches, judge
+from pibroch.evals.layer_costs import LayerCosts, measure
+from pibroch.evals.setting import Setting
+from pibroch.evals.timing import Paired, Sample, clock
+from pibroch.runtime.captured import Captured
+from pibroch.runtime.costs import Costs
+from pibroch.runtime.directives import Schedule
+from pibroch.runtime.model import ModelSpec, ParamSpec
+from pibroch.runtime.plan import Plan
+from pibroch.runtime.profile import Profile
+from pibroch.runtime.trainer import StepResult, Trainer
+from pibroch.runtime.workload import Workload
+
+JUDGED = 2  # optimizer steps that must be equal before anything is timed
+SIZES = 4  # samples in the larger of the two microbatches that costs are measured at
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which workers: as the options of `Trainer`."""
+
+    launcher: str = "local"
+    address: str | None = None
+    device: str = "auto"
+    deadline: float = 60.0
+    seed: int = 0
+
+
+class Side(Trainer):
+    """A trainer that knows its plan by the setting's hash, and the seconds that it has spent in steps."""
+
+    key = ""
+    spent = 0.0
+    finite = True
+    described: Profile | None = None
+
+    def step(self, batch: Any) -> StepResult:
+        begin = clock()
+        result = super().step(batch)
+        self.spent += clock() - begin
+        self.finite = self.finite and math.isfinite(result.loss)
+        return result
+
+    def _lower(self, schedule: Schedule, captured: Captured) -> Plan:
+        # Under emulation parameters count with the bytes of the profile's layers: buckets are then cut alike.
+        spec = captured.spec if self.described is None else sized_as(captured.spec, self.described)
+        return super()._lower(schedule, replace(captured, spec=spec))
+
+
+@dataclass(frozen=True, slots=True)
+class _SizedParam(ParamSpec):
+    size: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.size
+
+
+def sized_as(model: ModelSpec, profile: Profile) -> ModelSpec:
+    """The model with the profile's bytes per layer, all of them on the layer's first parameter."""
+    params = dict(model.params)
+    for layer, described in zip(model.layers, profile.layers, strict=True):
+        for n, name in enumerate(layer.params):
+            p = model.params[name]
+            params[name] = _SizedParam(name, p.shape, p.dtype, p.trainable, 0 if n else described.parameter_bytes)
+    return replace(model, params=params)
+
+
+class Workers:
+    """Two plans on one pool. Raises `WorkerError` where workers die or hang; the pool is then stopped."""
+
+    def __init__(self, setting: Setting, first: Schedule, *, where: Where) -> None:
+        self.setting, self._where = setting, where
+        self._paces: Costs | None = setting.profile.costs() if setting.profile else None
+        plan = setting.lower(first)
+        self._own = Side(
+            self._workload(plan), first, ranks=setting.task.devices, launcher=where.launcher,
+            address=where.address, device=where.device, deadline=where.deadline, seed=where.seed, emulate=self._paces,
+        )  # fmt: skip
+        self._own.described = setting.profile
+        self._own.prepare()
+        self._own.key = plan.hash()
+        other = Side(
+            self._workload(plan), first, seed=where.seed, emulate=self._paces, pool=self._own.pool.space("other"),
+        )  # fmt: skip
+        other.described = setting.profile
+        self.sides: list[Side] = [self._own, other]
+
+    def measure_costs(self) -> LayerCosts:
+        """The costs of the task's layers, at one sample and at a few."""
+        task, own = self.setting.task, self._own
+        model = self.setting.model(1, self.setting.choices(1)[-1])
+        costs = measure(own, model, devices=task.devices, sizes=(1, min(SIZES, task.samples)))
+        own.key = ""
+        return costs
+
+    @property
+    def spent(self) -> float:
+        """Seconds in steps so far."""
+        return sum(side.spent for side in self.sides)
+
+    def load(self, schedule: Schedule, plan: Plan, *, beside: Side | None = None) -> Side:
+        """The side that holds this plan, loaded where none does; never the side `beside`."""
+        key = plan.hash()
+        for side in self.sides:
+            if side.key == key and side is not beside:
+                return side
+        side = next(side for side in reversed(self.sides) if side is not beside)
+        side.key, side.finite = "", True
+        side.load(schedule, microbatch=self._size(plan))
+        side.key = key
+        return side
+
+    def judge(self, side: Side) -> Verdict:
+        """Is it equal to the single process over `JUDGED` steps? Tasks take no longer for it than they need."""
+        if self._paces is None:
+            return judge(side, steps=JUDGED, peak=False)
+        side.emulate = None
+        side.load(side.schedule)
+        try:
+            return judge(side, steps=JUDGED, peak=False)
+        finally:
+            side.emulate = self._paces
+            side.load(side.schedule)
+
+    def audit(self, side: Side) -> Verdict:
+        """One more step from where it stands, judged: nothing may have changed since."""
+        return audit(side, steps=1)
+
+    def pair(self, baseline: Side, candidate: Side, *, candidate_first: bool) -> tuple[Sample, Sample]:
+        """Time one step of each, on one fresh batch."""
+        batch = self.batch()
+        order = (candidate, baseline) if candidate_first else (baseline, candidate)
+        found = {side: self.time(side, batch) for side in order}
+        return found[baseline], found[candidate]
+
+    def time(self, side: Side, batch: Any = None) -> Sample:
+        """Time one step, on a fresh batch unless there is one."""
+        batch = self.batch() if batch is None else batch
+        return timing.sample(lambda: side.step(batch))
+
+    def batch(self) -> Any:
+        """Samples of one step that nobody can know."""
+        return fresh_batches(self._own.workload, self.setting.task.samples, 1)[0]
+
+    def paired(self, baseline: Side, candidate: Side, *, pairs: int, keep_noisy: bool) -> Paired:
+        """As `timing.paired`, over fresh batches: one for each step."""
+        one, two = (lambda side=side: side.step(self.batch()) for side in (baseline, candidate))  # type: ignore[misc]
+        return timing.paired(one, two, pairs=pairs, warmup=1, keep_noisy=keep_noisy)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for side in reversed(self.sides):
+            side.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _size(self, plan: Plan) -> int:
+        return self.setting.size(plan.replicas, plan.microbatches)
+
+    def _workload(self, plan: Plan) -> Workload:
+        return replace(self.setting.workload, microbatch=self._size(plan))
