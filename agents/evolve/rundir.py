@@ -102,5 +102,6 @@ class RunDir:
 
 
 def _order(plan: Plan) -> str:
-    """Equal where tasks and their order are: an emulated plan and the one that its workers run differ in bytes alone."""
-    return digest([[t.op, t.device, t.stream, t.stage, t.part, t.mb, t.replica, t.bucket, t.waits] for t in plan.tasks])
+    """Equal where tasks and their order are: an emulated plan and the one that workers run differ in bytes alone."""
+    tasks = [[t.op, t.device, t.stream, t.stage, t.part, t.mb, t.replica, t.bucket, t.waits] for t in plan.tasks]
+    return digest([tasks, {str(device): streams for device, streams in plan.streams.items()}])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pibroch.cli.common import say
 from pibroch.view.evolution_data import Candidate, RunView
 from pibroch.view.evolution_fold import Fold
-from pibroch.view.evolution_marks import VERDICTS, name_of, spread
+from pibroch.view.evolution_marks import VERDICTS, interval, name_of, spread, times
 from pibroch.view.evolution_parts import duration, short
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def told(run: RunView, record: Mapping[str, Any], *, budget: int | None) -> str 
         return _line(f"the model failed: {record.get('text', '')}")
     if kind == "confirm" and run.confirmations:
         last = run.confirmations[-1]
-        interval = f"{last.lower:.3f} to {last.upper:.3f}"
-        return f"fresh run of the best: {last.ratio:.3f}× ({interval}) over the start, {run.kind}"
+        speed = f"{times(last.ratio)}{interval(last.lower, last.upper)}"
+        return f"fresh run of the best: {speed} over the start, {run.kind}"
     if kind == "end":
         return _line(f"ended: {run.reason}")
     return None

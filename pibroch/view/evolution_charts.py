@@ -32,8 +32,8 @@ class _Frame:
     def axes(self, *, across: str, up: str, ticks: Iterable[tuple[float, str]]) -> str:
         """The grid, both axes and their names."""
         middle = (self.top + self.bottom) / 2
-        rows = [f'<path class="grid" d="M{LEFT} {self.y(v):.1f}H{RIGHT}"/>' for v in nice(*self.ys, 6)]
-        rows += [words(LEFT - 8, self.y(v) + 4, f"{v:.4g}×", kind="tick", anchor="end") for v in nice(*self.ys, 6)]
+        rows = [f'<path class="grid" d="M{LEFT} {self.y(v):.1f}H{RIGHT}"/>' for v in nice(*self.ys, 8)]
+        rows += [words(LEFT - 8, self.y(v) + 4, f"{v:.4g}×", kind="tick", anchor="end") for v in nice(*self.ys, 8)]
         rows += [words(self.x(v), self.bottom + 18, text, kind="tick") for v, text in ticks]
         rows.append(f'<path class="axis" d="M{LEFT} {self.bottom}H{RIGHT}"/>')
         rows.append(words((LEFT + RIGHT) / 2, self.height - 8, across, kind="label"))
@@ -153,7 +153,7 @@ def pareto(run: RunView) -> str:
         x, y = frame.x(_peak(one)), frame.y(one.speed or 0)
         path += f"H{x:.1f}V{y:.1f}" if path else f"M{x:.1f} {y:.1f}"
     on = {c.schedule for c in best}
-    for one in rows:
+    for one in sorted(rows, key=lambda c: c.state == "faster"):  # the accepted ones on top
         inside = mark(one.state, frame.x(_peak(one)), frame.y(one.speed or 0), 4.5)
         kind = f"point{' front' if one.schedule in on else ''}{_pale(run, one)}"
         marks += pick(run, index[one.schedule], one, inside, kind=kind)
@@ -163,7 +163,7 @@ def pareto(run: RunView) -> str:
         bound = f'<path class="limit" d="{line}"><title>memory limit {size(limit)}</title></path>'
     axes = frame.axes(
         across="peak memory of the fullest device", up=_UP.format(run.kind),
-        ticks=[(v, size(v)) for v in _sizes(low, high)],
+        ticks=_sizes(low, high),
     )  # fmt: skip
     return (
         f'<svg class="figure" id="pareto" viewBox="0 0 {WIDTH} {frame.height}" role="group" '
@@ -178,7 +178,8 @@ def _peak(one: Candidate) -> int:
     return one.result.peak_bytes
 
 
-def _sizes(low: float, high: float) -> list[float]:
-    """Round sizes in the range."""
-    unit = next((u for u in (1 << 30, 1 << 20, 1 << 10) if high >= u), 1)
-    return [v * unit for v in nice(max(0.0, low) / unit, high / unit, 7)]
+def _sizes(low: float, high: float) -> list[tuple[float, str]]:
+    """Round sizes in the range, all in one unit."""
+    units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    unit, name = next((u for u in units if high >= u[0]), units[-1])
+    return [(v * unit, f"{v:.4g} {name}") for v in nice(max(0.0, low) / unit, high / unit, 7)]

@@ -53,6 +53,8 @@ def stats(run: RunView) -> list[tuple[str, str, str]]:
         level = f" at {100 * confirmed.confidence:.4g}%" if confirmed.confidence and confirmed.pairs else ""
         limits = f"{confirmed.lower:.3f} to {confirmed.upper:.3f}{level}, " if confirmed.lower < confirmed.upper else ""
         name = "Best, confirmed" if confirmed.lower > 1 else "Best, gain not confirmed"
+        if run.kind == "simulated":  # the simulator says the same each time: nothing is confirmed by it
+            name, pairs = "Best", ""
         rows.append((name, times(confirmed.ratio), f"{limits}{run.kind}{pairs}, over {against}"))
     if best is not None and best.result is not None and best.result.tokens_per_s:
         rows.append(("Tokens per second", f"{best.result.tokens_per_s:,.0f}", f"best, {run.of(best)}"))
@@ -261,6 +263,7 @@ def confirmations(run: RunView) -> str:
         who = [run.candidates.get(key) for key in (one.schedule, one.incumbent)]
         names = [name_of(c) if c else key[:12] for c, key in zip(who, (one.schedule, one.incumbent), strict=True)]
         level = f"{100 * one.confidence:.4g}%" if one.confidence else "–"
-        rows.append((*names, times(one.ratio), f"{one.lower:.3f} to {one.upper:.3f}", level, str(one.pairs), run.kind))
+        limits = f"{one.lower:.3f} to {one.upper:.3f}" if one.lower < one.upper else "–"
+        rows.append((*names, times(one.ratio), limits, level, str(one.pairs), run.kind))
     heads = ("Schedule", "Against", "Speed", "Interval", "Confidence", "Pairs", "Figures")
     return table("Confirmation runs", heads, rows, "wwnnnnw")
