@@ -113,7 +113,7 @@ def _task(
     found = [_evolution(task, setting, start, evaluations, seed, launch) for seed in range(seeds)]
     target = statistics.median(s.gain for s in at_random)
     bound = lower_bound(setting)
-    row = {
+    row: dict[str, Any] = {
         "task": task.name, "use": task.use, "kind": task.kind if launch.scores == "measured" else "simulated",
         "headroom": headroom(bound, before / families.gain), "planner": planner_gain(setting, before),
         "parameters": families.gain, "random": target, "evolution": statistics.median(s.gain for s in found),

@@ -54,7 +54,7 @@ class Memo:
         self.unanswered = self.unanswered + 1 if record.get("error") == "LMError" else 0
         if "error" in record:
             raise (BudgetError if record["error"] == "BudgetError" else LMError)(record["text"])
-        usage = Usage(*record["tokens"], estimated=False)
+        usage = Usage(record["tokens"][0], record["tokens"][1], estimated=False)
         return Reply(record["text"], usage, record["model"], who=record["who"])
 
     def finish(self) -> None:

@@ -16,7 +16,7 @@ from pibroch.agents.evolve.rundir import RunDir
 from pibroch.agents.lm import open_lm
 from pibroch.agents.lm.accounting import Metered, Price
 from pibroch.agents.lm.base import Paused
-from pibroch.evals.ladder import Ladder
+from pibroch.evals.ladder import Ladder, Scores
 from pibroch.evals.setting import open_setting
 from pibroch.evals.task import Task
 from pibroch.playbooks.model import Playbook
@@ -29,7 +29,7 @@ from pibroch.runtime.files import write_atomically
 class Launch:
     """How candidates are run; `scores` "simulated" runs none."""
 
-    scores: str = "measured"
+    scores: Scores = "measured"
     launcher: str = "ray"
     address: str | None = None
     device: str = "auto"
@@ -116,11 +116,15 @@ def evolve(
     if not resume:
         write_atomically(run.playbook, session.playbook.model_dump_json(indent=1) + "\n")
 
+    def hear(record: Record) -> None:
+        for tell in listeners:
+            tell(record)
+
     def seconds_left() -> float | None:
         limit = session.budget.seconds
         return None if limit is None or journal.replaying else limit - journal.spent_s
 
-    journal = Journal(run.journal, listener=lambda record: [tell(record) for tell in listeners] and None)
+    journal = Journal(run.journal, listener=hear)
     try:
         launch = session.launch
         with Ladder(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pibroch.evals.setting import Setting
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
@@ -14,7 +16,11 @@ def starting_schedule(setting: Setting) -> Schedule:
     devices = setting.task.devices
     for replicas in (k for k in range(1, devices + 1) if devices % k == 0):
         for microbatches in setting.choices(replicas):
-            numbers = {"devices": devices // replicas, "microbatches": microbatches, "replicas": replicas}
+            numbers: dict[str, Any] = {
+                "devices": devices // replicas,
+                "microbatches": microbatches,
+                "replicas": replicas,
+            }
             if excluded("1f1b", **numbers):
                 continue
             for recompute in (False, True):
