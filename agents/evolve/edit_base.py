@@ -138,10 +138,29 @@ def arranged(
     layout: Literal["loop", "v"],
     microbatches: int | None = None,
 ) -> Design:
-    """Another division of the devices: stages cut by costs, as many microbatches as fit what there were, rows remade,
-    and under a memory bound only those stages recomputed that it asks for.
+    """Another division of the devices, with rows remade, and under a memory bound only those stages recomputed that it
+    asks for. See `divided`. Raises `NotApplicable`.
+    """
+    new = divided(
+        design, setting, positions=positions, stages=stages, replicas=replicas, layout=layout,
+        microbatches=microbatches,
+    )  # fmt: skip
+    # List-scheduled rows are made once what is recomputed is known.
+    return fitted(new if new.rule.kind == "list" else remade(new, setting), setting)
 
-    Position r of replica k is device `k * positions + r`. Raises `NotApplicable`.
+
+def divided(
+    design: Design,
+    setting: Setting,
+    *,
+    positions: int,
+    stages: int,
+    replicas: int,
+    layout: Literal["loop", "v"],
+    microbatches: int | None = None,
+) -> Design:
+    """Another division of the devices without its rows: stages cut by costs, as many microbatches as fit what there
+    were. Position r of replica k is device `k * positions + r`. Raises `NotApplicable`.
     """
     if positions * replicas > setting.task.devices:
         raise NotApplicable(f"{positions} x {replicas} devices: the task has {setting.task.devices}")
@@ -177,22 +196,35 @@ def arranged(
     )
     if not model.fixed_stages:
         new = changed(new, cut=tuple(cut_by_costs(new, setting)))
-    return fitted(remade(new, setting), setting)
+    return new
 
 
 def fitted(design: Design, setting: Setting) -> Design:
-    """The design with only those stages recomputed for which the memory bound has no room, and list-scheduled rows made
-    for that. Raises `NotApplicable`."""
+    """The design with only those stages recomputed for which the memory bound has no room.
+
+    List-scheduled rows can also hold less by keeping fewer microbatches in flight, so there the builder chooses among
+    none, all, and what its rows ask for. Raises `NotApplicable`.
+    """
     try:
-        stages = least_recompute(design, setting)
         if design.rule.kind != "list":
-            return changed(design, recompute=stages, layer_recompute=())
-        if stages == design.recompute:
-            return design
-        # Other durations make other rows, which may hold more: then these stages are not enough.
-        new = remade(changed(design, recompute=stages, layer_recompute=()), setting)
-        more = stages | least_recompute(new, setting)
-        return new if more == stages else remade(changed(new, recompute=more), setting)
+            return changed(design, recompute=least_recompute(design, setting), layer_recompute=())
+        limit, every = setting.task.memory_limit, frozenset(range(design.stages))
+        if limit is None:
+            return remade(changed(design, recompute=frozenset(), layer_recompute=()), setting)
+        choices = [frozenset[int](), every]
+        best: tuple[tuple[float, ...], frozenset[int]] | None = None
+        for stages in choices:
+            plain = changed(design, recompute=stages, layer_recompute=())
+            built = build_rows(plain, setting, design.rule, quick=True)
+            key = (max(0, max(built.peak) - limit), built.makespan)
+            if best is None or key < best[0]:
+                best = key, stages
+            # Rows with all stages recomputed are those of a full pipeline: what do they leave room for?
+            least = least_recompute(changed(plain, rows=built.rows), setting)
+            if len(choices) < 4 and least not in choices:
+                choices.append(least)
+        assert best is not None
+        return remade(changed(design, recompute=best[1], layer_recompute=()), setting)
     except InputError as error:
         raise NotApplicable(str(error)) from error
 

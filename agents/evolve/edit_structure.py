@@ -14,6 +14,8 @@ from pibroch.agents.evolve.edit_base import (
     arranged,
     by_hand,
     check_rows,
+    divided,
+    fitted,
     named,
     positions_named,
     remade,
@@ -21,6 +23,7 @@ from pibroch.agents.evolve.edit_base import (
     with_row,
 )
 from pibroch.agents.evolve.edit_parameters import Step, layout_now
+from pibroch.agents.evolve.figures import figures, most_bytes
 from pibroch.agents.evolve.order import relaxed
 from pibroch.evals.setting import Setting
 
@@ -113,6 +116,41 @@ class SetStagesPerDevice(EditBase):
             raise NotApplicable(f"no {each} stages per device on {p} positions")
         layout = self.layout if each > 1 else "loop"
         return arranged(design, setting, positions=p, stages=p * each, replicas=design.replicas, layout=layout)
+
+
+class Divide(EditBase):
+    """All devices in use shared out anew: so many replicas, so many stages per device of what is left. Rows by list
+    scheduling, backwards split where memory allows."""
+
+    op: Literal["divide"] = "divide"
+    replicas: int = Field(ge=1, le=4096)
+    stages_per_device: int = Field(ge=1, le=64)
+    layout: Literal["loop", "v"] = "loop"
+
+    def describe(self) -> str:
+        each = "1 stage" if self.stages_per_device == 1 else f"{self.stages_per_device} stages"
+        where = "" if self.stages_per_device == 1 else " to and fro" if self.layout == "v" else " round and round"
+        return f"Divide the devices into {self.replicas} replicas, with {each} per device{where}, by list scheduling."
+
+    def division(self, design: Design, setting: Setting) -> Design:
+        """The design without rows. Raises `NotApplicable`."""
+        used = setting.task.devices
+        if used % self.replicas:
+            raise NotApplicable(f"{used} devices do not divide into {self.replicas} replicas")
+        p = used // self.replicas
+        if p == 1 and self.stages_per_device > 1:
+            raise NotApplicable("with one device per replica more stages make no pipeline")
+        return divided(
+            design, setting, positions=p, stages=p * self.stages_per_device, replicas=self.replicas, layout=self.layout
+        )
+
+    def apply(self, design: Design, setting: Setting) -> Design:
+        plain = self.division(design, setting)
+        limit = setting.task.memory_limit
+        new = fitted(changed(plain, rule=Rule("list", "auto", len(plain.positions) > 1)), setting)
+        if limit is None or max(most_bytes(new, figures(new, setting))) <= limit:
+            return new
+        return fitted(changed(plain, rule=Rule("list", "auto")), setting)
 
 
 class SetLayout(EditBase):

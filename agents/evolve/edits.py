@@ -21,6 +21,7 @@ from pibroch.agents.evolve.edit_parameters import (
     ShiftLayers,
 )
 from pibroch.agents.evolve.edit_structure import (
+    Divide,
     MoveChunk,
     Overlap,
     Reorder,
@@ -45,15 +46,15 @@ PARAMETERS: tuple[str, ...] = (
     "stream", "reduce_stream",
 )  # fmt: skip
 STRUCTURE: tuple[str, ...] = (
-    "split_backward", "reorder", "family", "stages_per_device", "layout", "swap_stages", "move_chunk", "shift_weights",
-    "warm_up", "overlap",
+    "split_backward", "reorder", "family", "divide", "stages_per_device", "layout", "swap_stages", "move_chunk",
+    "shift_weights", "warm_up", "overlap",
 )  # fmt: skip
 OPS: tuple[str, ...] = (*PARAMETERS, *STRUCTURE)
 
 Edit = (
     SetMicrobatches | SetReplicas | SetPipeline | ShiftLayers | BalanceCut | SetBuckets | SetRecompute | FitRecompute
-    | SetStream | SetReduceStreams | SplitBackward | Reorder | SwapFamily | SetStagesPerDevice | SetLayout | SwapStages
-    | MoveChunk | ShiftWeights | WarmUp | Overlap
+    | SetStream | SetReduceStreams | SplitBackward | Reorder | SwapFamily | Divide | SetStagesPerDevice | SetLayout
+    | SwapStages | MoveChunk | ShiftWeights | WarmUp | Overlap
 )  # fmt: skip
 _ADAPTER: TypeAdapter[Edit] = TypeAdapter(Annotated[Edit, Field(discriminator="op")])
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from pibroch.agents.evolve.design import Design, looped
 from pibroch.agents.evolve.edit_parameters import layout_now
+from pibroch.agents.evolve.edit_structure import Divide
 from pibroch.agents.evolve.edits import Edit, NotApplicable, apply_edit, edit_key, parse_edit
 from pibroch.agents.evolve.figures import figures, least_bytes, most_bytes
 from pibroch.agents.evolve.order import DEPTHS
+from pibroch.agents.evolve.outlook import outlook
 from pibroch.evals.finding import Finding
 from pibroch.evals.setting import Setting
 from pibroch.runtime.errors import InputError
@@ -61,7 +63,7 @@ REMEDIES: dict[str, tuple[dict[str, Any], ...]] = {
 """Per kind of finding what may mend it, the likeliest first: fields that an edit must have."""
 
 PRIOR: dict[str, float] = {
-    "reorder": 1.0, "stages_per_device": 0.8, "balance_cut": 0.8, "replicas": 0.7, "layout": 0.6,
+    "reorder": 1.0, "stages_per_device": 0.8, "balance_cut": 0.8, "replicas": 0.7, "layout": 0.6, "divide": 0.5,
     "fit_recompute": 0.6, "recompute": 0.5,
     "bucket_size": 0.5, "microbatches": 0.5, "family": 0.4, "warm_up": 0.4, "pipeline": 0.3, "shift_layers": 0.3,
     "reduce_stream": 0.3, "split_backward": 0.2, "shift_weights": 0.2, "swap_stages": 0.05, "move_chunk": 0.05,
@@ -70,6 +72,8 @@ PRIOR: dict[str, float] = {
 
 _EXPLORE = 0.2
 _REMEDY = 3.0
+_DIVISION, _STEEP = 2.0, 6
+"""A division whose outlook is 10% worse than the best promises about half as much."""
 
 
 def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]]:
@@ -110,6 +114,13 @@ def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]
             )
         ),
         "family": ({"name": name} for name in FAMILIES if looped(design)),
+        "divide": (
+            {"replicas": n, "stages_per_device": each, "layout": layout}
+            for n in range(1, setting.task.devices + 1)
+            for each, layout in ((1, "loop"), *product((2, 3, 4), ("loop", "v")))
+            if setting.task.devices % n == 0 and setting.choices(n)
+            if (each == 1 or n < setting.task.devices) and (free or each == 1)
+        ),
         "stages_per_device": (
             {"by": by, "layout": layout}
             for by, layout in product((-1, 1, 2), ("loop", "v"))
@@ -167,11 +178,16 @@ def propose(
     """
     learned = weights or {}
     scored: list[tuple[float, float, dict[str, Any], str]] = []
+    ahead = _outlooks(design, setting)
     for op, rows in sorted(drawable(design, setting).items()):
         many = len(rows) if op not in ("move_chunk", "swap_stages") else 8
         for row in rows if len(rows) <= many else rng.sample(rows, many):
             remedy, why = _remedy(row, findings)
-            promise = PRIOR[op] * _plain(row) * (learned.get(op, 0.5) / 0.5) + _REMEDY * remedy * learned.get(op, 0.5)
+            promise = PRIOR[op] * _plain(row) + _REMEDY * remedy / 2
+            if op == "divide":
+                promise = _DIVISION * ahead.get(edit_key(parse_edit(row)), 0.0) ** _STEEP
+                why = "of all divisions of the devices one of the most promising by its figures"
+            promise *= learned.get(op, 0.5) / 0.5
             scored.append((promise, rng.random(), row, why))
     explore = rng.random() < _EXPLORE
     if explore:  # Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006: a weighted order without replacement
@@ -182,6 +198,20 @@ def propose(
         if edit_key(edit) not in tabu and _child(edit, design, setting, careful=True) is not None:
             return edit, why or ("drawn to explore" if explore else "promises most of what was not tried")
     raise NotApplicable("every edit was tried, or none applies")
+
+
+def _outlooks(design: Design, setting: Setting) -> dict[str, float]:
+    """Per division (by edit key) the best outlook of all over its own: 1 for the best."""
+    seconds: dict[str, float] = {}
+    for row in drawable(design, setting).get("divide", ()):
+        edit = parse_edit(row)
+        assert isinstance(edit, Divide)
+        try:
+            seconds[edit_key(edit)] = outlook(edit.division(design, setting), setting)
+        except (NotApplicable, InputError):
+            continue
+    best = min(seconds.values(), default=0.0)
+    return {key: best / value if value > 0 else 1.0 for key, value in seconds.items()}
 
 
 def _child(edit: Edit, design: Design, setting: Setting, *, careful: bool = False) -> Design | None:

@@ -51,8 +51,9 @@ class Built:
     policy: Policy
 
 
-def build_rows(design: Design, setting: Setting, rule: Rule) -> Built:
-    """Rows for the design's stages, placement, cut and costs by a `list` rule. Whatever rows it has do not matter."""
+def build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool = False) -> Built:
+    """Rows for the design's stages, placement, cut and costs by a `list` rule. Whatever rows it has do not matter.
+    `quick` looks at a few bounds only."""
     assert rule.kind == "list", rule
     assert rule.name in POLICIES, rule
     known = figures(design, setting)
@@ -64,11 +65,17 @@ def build_rows(design: Design, setting: Setting, rule: Rule) -> Built:
     forwards = {"auto": (False, True), "backward-first": (False,), "forward-first": (True,)}[rule.name]
     depths = DEPTHS if rule.depth is None else (rule.depth,)
     best = min(
-        (built(Policy(depth=depth, forward=forward)) for forward in forwards for depth in depths),
+        (
+            built(Policy(depth=depth, forward=forward))
+            for forward in forwards
+            for depth in (depths[::3] if quick else depths)
+        ),
         key=lambda one: _key(one, limit),
     )
     # Then one choice after the other, each from the best so far: the full product would take seconds.
     choices: list[list[dict[str, bool | float]]] = []
+    if quick:
+        return best
     if design.stages_per_device > 1:
         choices.append([{"deep": False}, {"oldest": False}, {"deep": False, "oldest": False}])
     if rule.split:
