@@ -49,6 +49,7 @@ def small_writer(prompts: Mapping[str, str] | None = None) -> Instructed:
 
 
 def schedule_writer(phase: int, prompts: Mapping[str, str] | None = None) -> Instructed:
-    """The writer of `phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference."""
+    """The writer of `phase` 1 or 2. Its instructions are the phase's prompt followed by the directive reference
+    and the rules that feedback cites."""
     signature = WritePlacement if phase == 1 else WriteConcurrency
-    return Instructed(signature, (f"schedule_phase{phase}", "directives"), prompts)
+    return Instructed(signature, (f"schedule_phase{phase}", "directives", "schedule_rules"), prompts)

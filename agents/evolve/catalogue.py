@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, get_args
 
 from pibroch.agents.evolve.edits import Edit
+from pibroch.agents.evolve.operators import UNDRAWN
 
 _WHICH = ["all", "first", "last", "slowest", "fastest"]
-# Neither can win time (`operators.UNDRAWN`): no line of a prompt for them.
-_HIDDEN = ("stream", "overlap")
+MAX_WORDS = 90  # characters of what an edit does, where a comma allows
 
 
 @cache
@@ -18,7 +19,7 @@ def catalogue() -> str:
     lines = [f"op: fields. WHICH is {'|'.join(_WHICH)} or an index; a field with ? may be left out."]
     for kind in get_args(Edit):
         op = kind.model_fields["op"].default
-        if op in _HIDDEN:
+        if op in UNDRAWN:  # they cannot win time
             continue
         schema = kind.model_json_schema()
         needed = schema.get("required", [])
@@ -27,8 +28,10 @@ def catalogue() -> str:
             for name, field in schema["properties"].items()
             if name != "op"
         ]
-        does = " ".join((kind.__doc__ or "").split()).split(". ")[0].rstrip(".")
-        lines.append(f"- {op}: {', '.join(fields)}. {does[:1].upper()}{does[1:]}.")
+        does = re.split(r"[.;](?: |$)", " ".join((kind.__doc__ or "").split()))[0]
+        if len(does) > MAX_WORDS:
+            does = does[:MAX_WORDS].rsplit(", ", 1)[0] if ", " in does[:MAX_WORDS] else does
+        lines.append(f"- {op}{': ' if fields else ''}{', '.join(fields)}. {does[:1].upper()}{does[1:]}.")
     return "\n".join(lines)
 
 

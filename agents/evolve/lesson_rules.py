@@ -11,9 +11,9 @@ Facts = Mapping[str, bool | int | float | str]
 
 _SECTIONS = {
     "bucket_size": "communication", "reduce_stream": "communication", "stream": "communication", "recompute": "memory",
-    "warm_up": "memory",
+    "fit_recompute": "memory", "warm_up": "memory",
 }  # fmt: skip
-_MEMORY = ("recompute", "warm_up", "split_backward", "reorder", "replicas", "stages_per_device")
+_MEMORY = ("recompute", "fit_recompute", "warm_up", "split_backward", "reorder", "replicas", "stages_per_device")
 
 
 def section_of(edit: Edit) -> str:
@@ -60,7 +60,7 @@ def bounds(edit: Edit, facts: Facts) -> dict[str, str]:
         _limit(found, facts, "microbatches", up=data["by"] > 0)
     elif edit.op == "replicas":
         _limit(found, facts, "replicas", up=data["by"] > 0)
-    elif edit.op != "recompute":
+    elif edit.op not in ("recompute", "fit_recompute"):
         _at_least(found, facts, "stages")
     if edit.op in _MEMORY and isinstance(facts.get("memory_bound"), bool):
         found["memory_bound"] = str(facts["memory_bound"]).lower()

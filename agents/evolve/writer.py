@@ -36,8 +36,8 @@ PHASE = 3  # of the role "writer": 1 and 2 write a schedule from a sentence
 DEADLINE_S = 300.0
 ATTEMPTS = 3
 PROMPTS = ("propose", "directives")
-SHOWN_FINDINGS = 5
-SHOWN_TRIED = 12
+SHOWN_FINDINGS = 4
+SHOWN_TRIED = 10
 
 _CITES = re.compile(r"^\W*cites?\W*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _ID = re.compile(r"[a-z]{2,12}-\d{5}")
