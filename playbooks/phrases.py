@@ -20,6 +20,8 @@ PHRASES = [
         (r",? (?:and|but) not (?=(by|on|to|from|the|a|in|with|for)\b)|, not (?=\w)", " insteadof "),
         (r"\b(at least|at most)? ?as (?:many|much) (\w+) as\b", r"\2 \1 comparedto"),
         (r"\b(at least|at most) comparedto\b", r"\1"),
+        (r"\b(?:more|larger|greater) ([a-z_]+) than\b", r"\1 GT"),
+        (r"\b(?:fewer|less|smaller) ([a-z_]+) than\b", r"\1 LT"),
         (r"\bas (\w+) as possible\b", r"\1"),
         (r"\b(prefer\w*|favou?r\w*|prioriti[sz]\w*|chosen?|choose|pick\w*)\b(.{1,40}?) (over|to)\b", r"\1\2 insteadof"),
         (r"\b(out of|away from|off of)\b|(?<!turn )(?<!switch )\boff (?=(the|a|its)\b)", "from "),

@@ -72,6 +72,7 @@ def render(bullets: Iterable[Bullet]) -> str:
 
 
 def estimate(text: str) -> int:
-    """Tokens of a text, estimated from above: four bytes of plain words each, three of a text full of signs."""
-    letters = sum(c.isalpha() or c == " " for c in text)
-    return -(-letters // 4) - -((len(text.encode()) - letters) // 2) if text else 0
+    """Tokens of a text, estimated from above: four letters each, two digits, one sign; other alphabets by the byte."""
+    letters = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
+    digits = sum(c.isascii() and c.isdigit() for c in text)
+    return -(-letters // 4) - (-digits // 2) + len(text.encode()) - letters - digits

@@ -237,7 +237,7 @@ def _neighbours(side: Sequence[Token], at: int) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for name, others in (("left", side[:at][::-1]), ("right", side[at + 1 :])):
         content = [t for t in others if t.kind in CONTENT and t.clause == side[at].clause]
-        for token in content[:2]:
+        for token in content if side[at].kind == "ONLY" else content[:2]:  # "only" may move within its clause
             weight = 100 // (1 + abs(token.place - side[at].place) // 2)
             found[name, token.value] = max(found[name, token.value], weight)
     return found

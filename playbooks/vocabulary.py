@@ -210,8 +210,12 @@ UNITS = {
         us: us µs μs microsecond microseconds
         ms: ms msec millisecond milliseconds
         s: s sec secs seconds
-        gb/s: gb/s gbps
-        mb/s: mb/s mbps
+        gb/s: gb/s
+        mb/s: mb/s
+        kbit/s: kbit/s
+        mbit/s: mbit/s
+        gbit/s: gbit/s
+        tbit/s: tbit/s
         x: x times fold
         %: % percent
     """).items()

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Literal
 
 from pibroch.playbooks import vocabulary
@@ -78,8 +79,10 @@ def tokens(text: str) -> tuple[Token, ...]:
     """What a text says, free words left out."""
     line = unicodedata.normalize("NFKC", text).replace("’", "'").replace("`", " ")
     line = re.sub(r"[–—]", " , ", line)
+    line = re.sub(r"(?<=\d)(\s*)([KMGT])b(?:it|its)?(?:ps|(/s))?\b", r"\1\2bit/s", line)  # bits, not bytes
     line = re.sub(r"(?<![\w@])(BI|BW|F|B|PP|DP|EP)(?!\w)", lambda m: f" @{m[1].lower()} ", line)
     line = re.sub(r"(?<![\d\s.])(\s+)MB(?!\w)", r"\1microbatch", line).lower()
+    line = line.replace("gbps", "gbit/s").replace("mbps", "mbit/s")
     for pattern, new in PHRASES:
         line = pattern.sub(new, line)
     line = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", line)
@@ -108,7 +111,7 @@ def tokens(text: str) -> tuple[Token, ...]:
                 opens = 0
                 if token.kind in (*THINGS, "NUM", "WORD"):
                     until = min(until, place + 1)  # it holds for the thing that it introduces
-    return tuple(t for t, after in zip(found, [*found[1:], None], strict=True) if not _idle_only(t, after))
+    return tuple(t for t, after in zip_longest(found, found[1:]) if not _idle_only(t, after))
 
 
 def _idle_only(token: Token, after: Token | None) -> bool:
