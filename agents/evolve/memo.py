@@ -8,7 +8,7 @@ from typing import Any
 
 from pibroch.agents.evolve.journal import Journal
 from pibroch.agents.lm.accounting import BudgetError, Metered
-from pibroch.agents.lm.base import LMError, Reply, Request, Usage, digest, finish
+from pibroch.agents.lm.base import MAX_REPLY_BYTES, LMError, Reply, Request, Usage, digest, finish
 
 PATIENCE = 3  # calls in a row without an answer: a model that hangs costs no more than that many deadlines
 
@@ -41,7 +41,7 @@ class Memo:
             except (LMError, BudgetError) as error:
                 return {"error": type(error).__name__, "text": str(error)[:500]}
             return {
-                "text": reply.text,
+                "text": reply.text[: MAX_REPLY_BYTES + 1],  # what is longer is refused anyway
                 "tokens": [reply.usage.input_tokens, reply.usage.output_tokens],
                 "model": reply.model,
                 "who": reply.who,

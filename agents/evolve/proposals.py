@@ -18,6 +18,7 @@ from pibroch.agents.evolve.design import Design, encode
 from pibroch.agents.evolve.edits import NotApplicable, apply_edit, edit_key, parse_edit
 from pibroch.agents.evolve.operators import propose
 from pibroch.agents.evolve.population import Individual, Population
+from pibroch.agents.lessons import PITFALLS
 from pibroch.evals.setting import Setting
 from pibroch.playbooks.model import Bullet
 from pibroch.runtime.directives import Schedule
@@ -90,7 +91,10 @@ class Proposer:
         return (row.won + PRIOR * self.priors.get(op, 0.5)) / (row.tried + PRIOR)
 
     def _untested(self) -> Bullet | None:
-        return next((b for b in self.bullets() if b.edit is not None and b.id not in self.tested), None)
+        fitting = (
+            b for b in self.bullets() if b.edit is not None and b.section != PITFALLS
+        )  # what not to do is no try
+        return next((b for b in fitting if b.id not in self.tested), None)
 
     def _bullet(self, bullet: Bullet) -> Proposal:
         self.tested.add(bullet.id)
