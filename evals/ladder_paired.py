@@ -63,19 +63,19 @@ def run(
     if not emulated:
         workers.pair(base, side, candidate_first=False)  # caches and allocators
     while True:
-        a, b = workers.pair(base, side, candidate_first=bool((len(found.logs) + found.discarded) % 2))
+        pair = workers.pair(base, side, candidate_first=bool((len(found.logs) + found.discarded) % 2))
         if not (base.finite and side.finite):
             found.verdict, found.reason = "invalid", "the loss is not finite"
             return found
-        if not (keep_noisy or (a.quiet and b.quiet)):
+        if not (keep_noisy or pair.quiet):
             found.discarded += 1
             if found.discarded > 2 * most:
                 found.reason = f"other processes kept the CPUs busy in {found.discarded} pairs"
                 return found
             continue
-        found.baseline.append(a.wall)
-        found.candidate.append(b.wall)
-        answer = test.add(math.log(a.wall / b.wall))
+        found.baseline.append(pair.baseline)
+        found.candidate.append(pair.candidate)
+        answer = test.add(found.logs[-1])
         if len(found.logs) == SHORT and max(found.logs) < -math.log(FAR):
             found.verdict, found.reason = "slower", f"slower by more than {FAR - 1:.0%} in {SHORT} pairs"
             return found
@@ -91,7 +91,7 @@ def spread(workers: Workers, schedule: Schedule, plan: Plan, *, emulated: bool) 
     side, logs = workers.load(schedule, plan), list[float]()
     side.step(workers.batch())
     for _ in range(SPREAD_PAIRS["emulated" if emulated else "measured"]):
-        seconds = [workers.time(side).wall for _ in range(2)]
+        seconds = [workers.time(side) for _ in range(2)]
         logs.append(math.log(seconds[0] / seconds[1]))
     return max(SPREAD_LEAST, SPREAD_MARGIN * statistics.stdev(logs))
 

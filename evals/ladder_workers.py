@@ -15,7 +15,7 @@ from pibroch.evals import timing
 from pibroch.evals.judge import Verdict, audit, fresh_batches, judge
 from pibroch.evals.layer_costs import LayerCosts, measure
 from pibroch.evals.setting import Setting
-from pibroch.evals.timing import Paired, Sample, clock
+from pibroch.evals.timing import Paired, clock
 from pibroch.runtime.captured import Captured
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.directives import Schedule
@@ -38,6 +38,15 @@ class Where:
     device: str = "auto"
     deadline: float = 60.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of a step of each; `quiet` as in `timing.Sample`, over both."""
+
+    baseline: float
+    candidate: float
+    quiet: bool
 
 
 class Side(Trainer):
@@ -141,17 +150,26 @@ class Workers:
         """One more step from where it stands, judged: nothing may have changed since."""
         return audit(side, steps=1)
 
-    def pair(self, baseline: Side, candidate: Side, *, candidate_first: bool) -> tuple[Sample, Sample]:
+    def pair(self, baseline: Side, candidate: Side, *, candidate_first: bool) -> Pair:
         """Time one step of each, on one fresh batch."""
-        batch = self.batch()
-        order = (candidate, baseline) if candidate_first else (baseline, candidate)
-        found = {side: self.time(side, batch) for side in order}
-        return found[baseline], found[candidate]
+        batch, seconds = self.batch(), dict[Side, float]()
 
-    def time(self, side: Side, batch: Any = None) -> Sample:
-        """Time one step, on a fresh batch unless there is one."""
-        batch = self.batch() if batch is None else batch
-        return timing.sample(lambda: side.step(batch))
+        def both() -> None:
+            for side in (candidate, baseline) if candidate_first else (baseline, candidate):
+                begin = clock()
+                side.step(batch)
+                seconds[side] = clock() - begin
+
+        # Foreign CPU time is looked at once for both: a look takes as long as some steps do.
+        whole = timing.sample(both)
+        return Pair(seconds[baseline], seconds[candidate], whole.quiet)
+
+    def time(self, side: Side) -> float:
+        """Seconds of one step on a fresh batch."""
+        batch = self.batch()
+        begin = clock()
+        side.step(batch)
+        return clock() - begin
 
     def batch(self) -> Any:
         """Samples of one step that nobody can know."""

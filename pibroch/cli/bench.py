@@ -10,7 +10,7 @@ import typer
 from pibroch.cli.common import Json, finish, say
 
 NAME = "bench"
-Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules", "specs"]
+Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules", "specs", "false-wins", "overhead"]
 
 
 def command(
@@ -34,11 +34,11 @@ def command(
     """Measure: equivalence with the single process over the grid of families; step time and memory against
     torch.distributed.pipelining; reload on warm workers; scale of lower, verify and simulate; emulated against
     simulated step times; how often a model writes a module that passes; time of `spec check` and of `regenerate`
-    without a model."""
+    without a model; whether evolution claims gains that are none; what an evaluation takes beyond its steps."""
     if name == "modules":
         _modules(lm, names, tries, attempts, single_shot, as_json)
         return
-    module = import_module(f"pibroch.evals.bench_{name}")
+    module = import_module(f"pibroch.evals.bench_{name.replace('-', '_')}")
     options: dict[str, Any] = {"progress": say}
     if launcher is not None:
         if name in ("scale", "specs"):
@@ -88,4 +88,6 @@ def _quick(name: str, module: Any) -> dict[str, Any]:
         return {"quick": True}
     if name == "specs":
         return {"names": module.QUICK}
+    if name == "false-wins":
+        return {"runs": 2, "candidates": 3, "calibration_pairs": 5}
     raise typer.BadParameter(f"{name} is short: it takes no --quick")

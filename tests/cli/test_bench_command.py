@@ -17,7 +17,7 @@ NAMES = tuple(name for name in get_args(bench.Bench) if name != "modules")  # th
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_bench_takes_what_the_command_passes(name: str) -> None:
-    module = import_module(f"pibroch.evals.bench_{name}")
+    module = import_module(f"pibroch.evals.bench_{name.replace('-', '_')}")
     taken = inspect.signature(module.run).parameters
     assert "progress" in taken
     assert ("launcher" in taken) == (name not in ("scale", "specs"))
@@ -26,7 +26,7 @@ def test_each_bench_takes_what_the_command_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_result_is_reported(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    module = import_module(f"pibroch.evals.bench_{name}")
+    module = import_module(f"pibroch.evals.bench_{name.replace('-', '_')}")
     monkeypatch.setattr(module, "run", lambda **options: {"ok": False, "seen": sorted(options)})
     monkeypatch.setattr(module, "report", lambda result: f"seen {result['seen']}")
     said = here(capsys, "bench", name, "--json")
