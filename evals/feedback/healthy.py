@@ -4,9 +4,8 @@ Schedule findings are worked out on these costs and machine findings against the
 like an unbalanced cut, nor an unbalanced cut like a slow device. Where the reference claims to be durations, they are
 the reference, times one factor for the whole machine, and
 
-    a device that runs all of its chunks slower, of all stages and both directions, is slow
-    chunks that are slower than the reference otherwise are what they are: on all replicas, or beside others on the
-    same device that are not, it is the reference that errs
+    where the reference errs, as measured: chunks that are slower on every replica, or always and beside another stage
+    of the same device that is not, or faster. Other chunks that are slower are the device's doing
 
 Where it claims ratios only (`AnalyticCosts`), they are the best that equal chunks took anywhere in the trace: a slow
 device shows only beside a replica.
@@ -14,11 +13,11 @@ device shows only beside a replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-from pibroch.evals.feedback.observed import Key, Observed
+from pibroch.evals.feedback.observed import COMPUTE, Key, Observed
 from pibroch.runtime.costs import AnalyticCosts, Costs
 from pibroch.runtime.plan import Plan, Task
 
@@ -31,7 +30,8 @@ SLOWER = 1.1
 @dataclass
 class Healthy:
     """A cost model for any plan of the same stages. `machine` is how much slower than the reference all of it is;
-    `stages` has a factor per (stage, op), `link` and `collective` one each."""
+    `stages` has a factor per (stage, op), `sizes` one per transfer or reduction that takes so long in the reference,
+    others are `link` and `collectives` times slower."""
 
     costs: Costs
     absolute: bool
@@ -39,6 +39,7 @@ class Healthy:
     link: float = 1.0
     collectives: float = 1.0
     stages: dict[tuple[int, str], float] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
     updates: dict[int, float] = field(default_factory=dict)
 
     def compute(self, plan: Plan, task: Task) -> float:
@@ -48,10 +49,12 @@ class Healthy:
 
     def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:
         latency, seconds = self.costs.transfer(plan, task)
-        return latency * self.link, seconds * self.link
+        factor = self.sizes.get(_size("SEND", latency + seconds), self.link)
+        return latency * factor, seconds * factor
 
     def collective(self, plan: Plan, task: Task) -> float:
-        return self.costs.collective(plan, task) * self.collectives
+        seconds = self.costs.collective(plan, task)
+        return seconds * self.sizes.get(_size("REDUCE", seconds), self.collectives)
 
     def _factor(self, stage: int, op: str) -> float:
         for name in (op, "B", "BI", "F"):
@@ -97,26 +100,63 @@ def healthy(observed: Observed, costs: Costs) -> Healthy:
         result.machine = median(result.stages.values()) if result.stages else 1.0
         result.link = median(links) if links else 1.0
         result.collectives = median(groups) if groups else 1.0
+        result.sizes = _by_size(observed)
         return result
     ratios = device_ratios(observed)
     whole = 1.0 if any(abs(r - 1) <= NEAR for r in ratios.values()) else min(ratios.values(), default=1.0)
     result.machine, result.link, result.collectives = whole, _between(links, whole), _between(groups, whole)
-    slow = slow_devices(observed, lambda key: observed.expected[key] * whole)
-    for row in observed.plan.placement:
-        if len(row) > 1 and set(row) <= set(slow):
-            slow = {device: factor for device, factor in slow.items() if device not in row}
-    measured = _factors(_best(observed, without=slow), observed)
-    result.stages = {key: f if abs(f / whole - 1) > NEAR else whole for key, f in measured.items()}
+    measured, always = _factors(_best(observed), observed), _always_slow(observed, whole)
+    for (stage, op), factor in measured.items():
+        errs = len(observed.plan.placement[stage]) > 1 or stage in always or factor < whole
+        result.stages[stage, op] = factor if errs and abs(factor / whole - 1) > NEAR else whole
     return result
 
 
-def _best(observed: Observed, *, without: Collection[int] = ()) -> dict[Key, float]:
+def _always_slow(observed: Observed, whole: float) -> set[int]:
+    """Stages of which no chunk was as fast as the reference, on a device that has another stage of which one was."""
+    least: dict[tuple[int, int], dict[bool, float]] = {}
+    for i, seconds in observed.compute.items():
+        task = observed.plan.tasks[i]
+        if task.op in COMPUTE and observed.reference[i] > 0:
+            row = least.setdefault((task.device, task.stage), {})
+            ratio = seconds / observed.reference[i] / whole
+            row[task.op == "F"] = min(row.get(task.op == "F", ratio), ratio)
+    slow = {place for place, row in least.items() if min(row.values()) > 1 + NEAR / 2}
+    usual = {device for (device, stage) in least if (device, stage) not in slow}
+    return {stage for device, stage in slow if device in usual}
+
+
+def _by_size(observed: Observed) -> dict[str, float]:
+    """Of transfers that take equally long in the reference how the best link did, over that; of reductions the middle
+    group."""
+    found: dict[str, dict[object, list[float]]] = {}
+    for i, seconds in observed.service.items():
+        task = observed.plan.tasks[i]
+        if observed.reference[i] > 0:
+            links = found.setdefault(_size("SEND", observed.reference[i]), {})
+            links.setdefault((task.device, task.peer), []).append(seconds / observed.reference[i])
+    for b, seconds in observed.collective.items():
+        if observed.reference_collective[b] > 0:
+            groups = found.setdefault(_size("REDUCE", observed.reference_collective[b]), {})
+            groups.setdefault(observed.plan.buckets[b].group, []).append(seconds / observed.reference_collective[b])
+    best = {}
+    for size, rows in found.items():
+        middle = [median(ratios) for ratios in rows.values()]
+        # A reduction runs once a step: the least of several would be the luckiest.
+        best[size] = min(middle) if size.startswith("SEND") else median(middle)
+    return best
+
+
+def _size(op: str, seconds: float) -> str:
+    return f"{op} {seconds:.3g}"
+
+
+def _best(observed: Observed) -> dict[Key, float]:
     """The least median of each chunk and op over its devices."""
     best: dict[Key, float] = {}
-    for device, rows in observed.medians().items():
-        if device not in without:
-            for key, seconds in rows.items():
-                best[key] = min(best.get(key, seconds), seconds)
+    for rows in observed.medians().values():
+        for key, seconds in rows.items():
+            best[key] = min(best.get(key, seconds), seconds)
     return best
 
 

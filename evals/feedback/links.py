@@ -8,6 +8,8 @@ from pibroch.evals.feedback.case import Case, ms
 
 SLOWER = 1.25
 """A link or a group this much slower than it should be."""
+WAKE = 5e-4
+"""Seconds that threads at both ends may add to a transfer on a link without faults."""
 
 Link = tuple[int, int]
 """(sender, receiver)"""
@@ -37,16 +39,13 @@ def _factor(case: Case, ids: list[int]) -> float:
     """Time over healthy time; the median over transfers, for one late message is no slow link."""
     healthy = sum(sum(case.fixed.transfers[i]) for i in ids)
     extra = median(case.observed.service[i] - sum(case.fixed.transfers[i]) for i in ids)
-    return 1 + len(ids) * extra / healthy if healthy > 0 else 1.0
+    return 1 + len(ids) * extra / healthy if healthy > 0 and extra > WAKE else 1.0
 
 
 def _links(case: Case, slow: list[Link], links: dict[Link, list[int]], factors: dict[Link, float]) -> None:
-    ids = {i for link in slow for i in links[link]}
-    healthy, seen = case.fixed.transfers, case.replay.transfers
-    seconds = case.fault(
-        lambda costs: costs.with_transfers(lambda i, latency, link: healthy[i] if i in ids else (latency, link)),
-        lambda costs: costs.with_transfers(lambda i, latency, link: seen[i] if i in ids else (latency, link)),
-    )
+    healthy = case.fixed.transfers
+    extra = {i: (factors[link] - 1) * sum(healthy[i]) for link in slow for i in links[link]}
+    seconds = case.fault(lambda costs: costs.on_link(extra, sign=-1), lambda costs: costs.on_link(extra))
     if seconds < case.least:
         return
     source, target = max(slow, key=lambda link: factors[link])
@@ -69,7 +68,7 @@ def _links(case: Case, slow: list[Link], links: dict[Link, list[int]], factors: 
 
 
 def _group(case: Case, group: tuple[int, ...], buckets: list[int]) -> None:
-    healthy, seen = case.fixed.collectives, case.replay.collectives
+    healthy, seen = case.fixed.collectives, case.observed.collective
     want, have = sum(healthy[b] for b in buckets), sum(seen[b] for b in buckets)
     if want <= 0 or have / want <= SLOWER:
         return

@@ -6,13 +6,11 @@ and with it. Where two faults run side by side, taking one away alone shows noth
 
 from __future__ import annotations
 
-from statistics import median
-
 from pibroch.evals.feedback.case import Case, ms
+from pibroch.evals.feedback.gaps import gap_findings
 from pibroch.evals.feedback.healthy import SLOWER, device_ratios
 from pibroch.evals.feedback.links import link_findings
 from pibroch.evals.feedback.observed import COMPUTE, key_of
-from pibroch.runtime.directives import Split
 from pibroch.runtime.words import count
 
 AT_TIMES, FEW, MANY = 1.2, 0.25, 4
@@ -21,8 +19,6 @@ UNEXPLAINED = 0.03
 """Part of the step; noise alone makes a step longer than its tasks' medians would."""
 OUT = 1.5
 """A task this much longer than its equals is jitter."""
-DISPATCH = 1e-3
-"""Seconds that the runtime may need to start a task on a machine without faults."""
 
 
 def machine_findings(case: Case) -> None:
@@ -35,7 +31,7 @@ def machine_findings(case: Case) -> None:
         _straggler_at_times(case, device, normal)
     link_findings(case)
     _jitter(case, {i for normal in at_times.values() for i in normal})
-    _gaps(case)
+    gap_findings(case)
     _unexplained(case)
 
 
@@ -120,7 +116,9 @@ def _jitter(case: Case, known: set[int]) -> None:
         repeats = {key: sum(key_of(tasks[i]) == key for i in mine) for key in rows}
         for i in mine:
             key = key_of(tasks[i])
-            expected = rows[key] if repeats[key] > 2 else case.fixed.seconds[i] * case.slow.get(device, 1.0)
+            expected = case.fixed.seconds[i] * case.slow.get(device, 1.0)
+            if repeats[key] > 2:
+                expected = min(expected, rows[key])
             if i not in known and seen[i] > OUT * expected:
                 normal[i] = expected
     if not normal:
@@ -162,48 +160,3 @@ def _unexplained(case: Case) -> None:
             "them between tasks, the others within)",
             numbers={"step": case.step, "healthy": case.base.makespan, "attributed": attributed},
         )
-
-
-def _gaps(case: Case) -> None:
-    """Dispatch gaps: short, even and beside short chunks they are the price of small microbatches, else a host's."""
-    gaps, tasks = case.observed.gap, case.plan.tasks
-    if not gaps:
-        return
-    seconds = case.fault(
-        lambda costs: costs.with_compute(lambda i, s: max(s - gaps.get(i, 0.0), 0.0)),
-        lambda costs: costs.with_compute(lambda i, s: s + gaps.get(i, 0.0)),
-    )
-    if seconds < case.least:
-        return
-    per_device: dict[int, list[float]] = {}
-    for i in case.observed.compute:
-        if tasks[i].op in COMPUTE:
-            per_device.setdefault(tasks[i].device, []).append(gaps.get(i, 0.0))
-    typical = {d: median(rows) for d, rows in per_device.items()}
-    chunk = median(s for i, s in case.observed.compute.items() if tasks[i].op in COMPUTE)
-    whole, most = median(typical.values()), max(typical.values())
-    worst = sorted(gaps, key=lambda i: -gaps[i])
-    numbers = {"gap": whole, "chunk": chunk, "devices": typical}
-    if most <= DISPATCH and min(typical.values()) > 0.3 * most and whole > 0.1 * chunk:
-        case.add(
-            "microbatch-too-small",
-            seconds,
-            f"a chunk takes {ms(chunk)} and starting it {ms(whole)}, on all devices alike: {ms(seconds)} of the step "
-            f"go to starting {len(case.observed.compute)} tasks; larger microbatches have fewer",
-            tasks=worst,
-            directive=case.first(Split),
-            numbers=numbers,
-        )
-        return
-    total = {d: sum(gaps.get(i, 0.0) for i in names.get("compute", [])) for d, names in case.plan.streams.items()}
-    device = max(total, key=lambda d: total[d])
-    mine = [i for i in worst if tasks[i].device == device]
-    case.add(
-        "host-overhead",
-        seconds,
-        f"device {device} leaves {ms(total[device])} between the end of what a task waits for and its start (longest: "
-        f"{ms(gaps[mine[0]])} before task {mine[0]}): such gaps cost {ms(seconds)}",
-        device=device,
-        tasks=mine,
-        numbers={**numbers, "longest": gaps[mine[0]]},
-    )

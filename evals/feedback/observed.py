@@ -2,19 +2,20 @@
 
 Terms
     service     of a transfer: from when both ends are there and the sender's link is free, to the end.
-    gap         of a compute task: all that it waits for is done, the stream is free, and it has not started.
+    gap         before a task: all that it waits for is done, its stream is free, and it has not started. Of a transfer
+                or a reduction, whose ends wait for each other, the last end's counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.plan import Plan, Task
-from pibroch.runtime.trace import Bubble, Trace, bubbles, matches
+from pibroch.runtime.trace import Event, Trace, bubbles, matches
 
 COMPUTE = ("F", "B", "BI", "BW")
 Key = tuple[int, int, str]
@@ -23,8 +24,9 @@ Key = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Observed:
-    """Seconds: of the whole `step`, `compute` per compute task, `gap` before it, `service` per SEND, `collective` per
-    bucket; `reference` (tasks), `reference_collective` and `latency` are the same as the cost model has them."""
+    """Seconds: of the whole `step`, `compute` per compute task, `service` per SEND, `collective` per bucket; `gap`
+    before a compute task or a SEND, `gap_collective` before a bucket's reduction. `late` is the device of a gap.
+    `reference` (tasks), `reference_collective` and `latency` are the same as the cost model has them."""
 
     plan: Plan
     step: float
@@ -35,7 +37,8 @@ class Observed:
     reference: dict[int, float]
     reference_collective: dict[int, float]
     latency: dict[int, float]
-    idle: list[Bubble] = field(default_factory=list)
+    gap_collective: dict[int, float]
+    late: dict[int, int]
 
     @cached_property
     def expected(self) -> dict[Key, float]:
@@ -52,11 +55,10 @@ class Observed:
                 found.setdefault(task.device, {}).setdefault(key_of(task), []).append(seconds)
         return {d: {key: median(times) for key, times in rows.items()} for d, rows in found.items()}
 
-    def replay(self, *, gaps: bool = True) -> Fixed:
+    def replay(self) -> Fixed:
         """These durations as a cost model of this very plan; a gap is part of the task that it precedes."""
-        compute = {i: s + (self.gap.get(i, 0.0) if gaps else 0.0) for i, s in self.compute.items()}
-        transfer = {i: (min(self.latency[i], s), max(s - self.latency[i], 0.0)) for i, s in self.service.items()}
-        return Fixed(compute, transfer, dict(self.collective))
+        transfers = {i: (min(self.latency[i], s), max(s - self.latency[i], 0.0)) for i, s in self.service.items()}
+        return Fixed(dict(self.compute), transfers, dict(self.collective)).longer(self.gap, self.gap_collective)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,18 @@ class Fixed:
 
     def with_collectives(self, change: Callable[[int, float], float]) -> Fixed:
         return replace(self, collectives={i: change(i, s) for i, s in self.collectives.items()})
+
+    def longer(self, tasks: Mapping[int, float], buckets: Mapping[int, float], *, sign: int = 1) -> Fixed:
+        """Each named task or bucket longer by so much, or shorter with `sign` -1."""
+        return Fixed(
+            {i: max(s + sign * tasks.get(i, 0.0), 0.0) for i, s in self.seconds.items()},
+            {i: (max(a + sign * tasks.get(i, 0.0), 0.0), b) for i, (a, b) in self.transfers.items()},
+            {b: max(s + sign * buckets.get(b, 0.0), 0.0) for b, s in self.collectives.items()},
+        )
+
+    def on_link(self, extra: Mapping[int, float], *, sign: int = 1) -> Fixed:
+        """Each named transfer longer on its link by so much, or shorter with `sign` -1."""
+        return self.with_transfers(lambda i, latency, link: (latency, max(link + sign * extra.get(i, 0.0), 0.0)))
 
     def by_key(self, plan: Plan) -> dict[Key, float]:
         """Seconds per (stage, part, op)."""
@@ -122,17 +136,23 @@ def observe(trace: Trace, costs: Costs) -> Observed:
     compute = {i: ran[i].end - ran[i].start if i in ran else s for i, s in want.seconds.items()}
     service = {i: sum(pair) for i, pair in want.transfers.items()}
     latency = {i: pair[0] for i, pair in want.transfers.items()}
+    collective = dict(want.collectives)
+    ready = _ready(plan, ran)
+    gap: dict[int, float] = {}
+    gap_collective: dict[int, float] = {}
+    late = {i: plan.tasks[i].device for i in compute}
     by_sender: dict[int, list[tuple[float, float, int]]] = {}
     for send, receive in matches(plan):
         if send in ran and receive in ran:
-            begun, end = max(ran[send].start, ran[receive].start), min(ran[send].end, ran[receive].end)
-            by_sender.setdefault(plan.tasks[send].device, []).append((begun, max(begun, end), send))
+            begun, last = max((ran[i].start, i) for i in (send, receive))
+            gap[send], late[send] = max(begun - max(ready[send], ready[receive]), 0.0), plan.tasks[last].device
+            end = max(begun, ran[receive].end)
+            by_sender.setdefault(plan.tasks[send].device, []).append((begun, end, send))
     for rows in by_sender.values():
         free = 0.0
         for begun, end, send in sorted(rows):
             service[send] = end - max(begun, min(free, end))
             free = max(free, end - min(latency[send], service[send]))
-    collective = dict(want.collectives)
     members: dict[int, list[int]] = {}
     for task in plan.tasks:
         if task.op == "REDUCE" and task.id in ran:
@@ -140,10 +160,28 @@ def observe(trace: Trace, costs: Costs) -> Observed:
     for bucket, ids in members.items():
         begun = max(ran[i].start for i in ids)
         collective[bucket] = max(max(ran[i].end for i in ids) - begun, 0.0)
-    idle = bubbles(trace)
-    gap: dict[int, float] = {}
-    for bubble in idle:
+        gap_collective[bucket] = max(begun - max(ready[i] for i in ids), 0.0)
+    for bubble in bubbles(trace):
         if bubble.cause == "dispatch" and bubble.task >= 0:
             gap[bubble.task] = gap.get(bubble.task, 0.0) + bubble.seconds
     reference = {**want.seconds, **{i: sum(pair) for i, pair in want.transfers.items()}}
-    return Observed(plan, trace.makespan, compute, gap, service, collective, reference, want.collectives, latency, idle)
+    return Observed(
+        plan, trace.makespan, compute, gap, service, collective, reference, want.collectives, latency,
+        gap_collective, late,
+    )  # fmt: skip
+
+
+def _ready(plan: Plan, ran: Mapping[int, Event]) -> dict[int, float]:
+    """When each send, receive and reduction could have started: what it waits for has ended, and its stream is free."""
+    ready: dict[int, float] = {}
+    for names in plan.streams.values():
+        for name, ids in names.items():
+            for n, i in enumerate(ids if name != "compute" else []):
+                times = [ran[w].end for w in plan.tasks[i].waits if w in ran]
+                if plan.tasks[i].op == "RECV":  # posted ahead of the one before it
+                    times += [ran[j].start for j in ids[max(n - 1, 0) : n] if j in ran]
+                else:
+                    ahead = plan.send_buffers if plan.tasks[i].op == "SEND" else 1
+                    times += [ran[ids[n - ahead]].end] if n >= ahead and ids[n - ahead] in ran else []
+                ready[i] = max(times, default=0.0)
+    return ready

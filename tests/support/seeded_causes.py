@@ -16,7 +16,7 @@ from typing import Any
 
 from pibroch.evals.feedback import INHERENT, MEANINGS
 from pibroch.evals.finding import Finding
-from pibroch.runtime.costs import Costs
+from pibroch.runtime.costs import AnalyticCosts, Costs
 from pibroch.runtime.directives import AnyDirective, Order, Schedule
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import build
@@ -133,16 +133,19 @@ class Faulty:
         seconds = self.costs.compute(plan, task) * math.exp(rng.gauss(0, NOISE))
         for change in self.draft.compute.values():
             seconds = change(plan, task, seconds)
-        gap = rng.uniform(1e-5, 6e-5) if self.draft.gap is None else self.draft.gap(task)
+        return seconds + self._gap(task)
+
+    def _gap(self, task: Task) -> float:
+        gap = self._noise(-task.id).uniform(1e-5, 6e-5) if self.draft.gap is None else self.draft.gap(task)
         self.gaps[task.id] = gap
-        return seconds + gap
+        return gap
 
     def transfer(self, plan: Plan, task: Task) -> tuple[float, float]:
         latency, seconds = self.costs.transfer(plan, task)
         seconds *= math.exp(self._noise(task.id).gauss(0, 2 * NOISE))
         for change in self.draft.transfer.values():
             seconds = change(task, seconds)
-        return latency, seconds
+        return latency + self._gap(task), seconds
 
     def collective(self, plan: Plan, task: Task) -> float:
         seconds = self.costs.collective(plan, task) * math.exp(self._noise(task.bucket).gauss(0, 2 * NOISE))
@@ -165,13 +168,14 @@ def draft(rng: random.Random, *, families: Sequence[str], replicas: Sequence[int
     return Draft(rng, family, p, m, rng.choice(replicas), v, [one] * count, [small] * count, [small / 4] * count)
 
 
-def instance(cause: str | Sequence[str], seed: int) -> Instance:
+def instance(cause: str | Sequence[str], seed: int, *, guess: bool = False) -> Instance:
     """The instance of a cause, of several, or of none (`clean`): one where each planted cause that costs time costs
-    `COSTS` of the step or more, by the run without it."""
+    `COSTS` of the step or more, by the run without it. With `guess` the reference knows the operations of each layer
+    and no durations, as for a model that was never measured."""
     causes = (cause,) if isinstance(cause, str) else tuple(cause)
     for attempt in range(60):
-        rng = random.Random(f"{'+'.join(causes)}:{seed}:{attempt}")
-        made = draft(rng, families=families_of(causes), replicas=replicas_of(causes))
+        rng = random.Random(f"{'+'.join(causes)}:{seed}:{attempt}:{guess}")
+        made = draft(rng, families=families_of(causes), replicas=replicas_of(causes, guess=guess))
         for name in causes:
             if name != "clean":
                 PLANTERS[name](made)
@@ -179,7 +183,7 @@ def instance(cause: str | Sequence[str], seed: int) -> Instance:
             seconds = _run(made, seed)[1].makespan
             cures = [cured for name in causes if (cured := _cured(made, name)) is not None]
             if all(_run(cured, seed)[1].makespan * (1 + COSTS / len(causes)) <= seconds for cured in cures):
-                return _finish(made, causes, seed)
+                return _finish(made, causes, seed, guess)
         except InputError:
             pass  # a row that contradicts its data: another draw
     raise AssertionError(f"no instance of {causes} with seed {seed}")
@@ -192,7 +196,7 @@ def _run(made: Draft, seed: int) -> tuple[Plan, Simulation, Faulty]:
     return plan, simulate(plan, faulty), faulty
 
 
-def _finish(made: Draft, causes: tuple[str, ...], seed: int) -> Instance:
+def _finish(made: Draft, causes: tuple[str, ...], seed: int, guess: bool) -> Instance:
     plan, run, faulty = _run(made, seed)
     profile = made.profile()
     reference = simulate(plan, profile.costs())
@@ -202,9 +206,14 @@ def _finish(made: Draft, causes: tuple[str, ...], seed: int) -> Instance:
     if "stage-imbalance" in causes:
         # Without a cut, lowering balances by cost: the heaviest device (of replica 0) is known only now.
         device = max(range(made.p), key=lambda d: reference.busy[d])
+    model = profile.model()
+    costs: Costs = profile.costs()
+    if guess:
+        whole = sum(layer.flops for layer in model.layers)
+        costs = AnalyticCosts(flops_per_s=whole / 0.1, bandwidth=1e9, latency=1e-4)
     return Instance(
-        causes, seed, f"{made.family} p={made.p} v={made.v} m={made.m} k={made.k}", made.schedule(), profile.model(),
-        profile.costs(), Trace(plan, events), made.limit(reference) if made.limit is not None else None, device,
+        causes, seed, f"{made.family} p={made.p} v={made.v} m={made.m} k={made.k}", made.schedule(), model,
+        costs, Trace(plan, events), made.limit(reference) if made.limit is not None else None, device,
     )  # fmt: skip
 
 
@@ -406,9 +415,20 @@ def _small_microbatches(d: Draft) -> None:
 
 
 def _straggler(d: Draft) -> None:
-    d.device = d.rng.randrange(d.p * d.k)
-    factor, device = d.rng.uniform(1.2, 2.0), d.device
-    d.compute["straggler"] = lambda plan, task, s: s * factor if task.device == device else s
+    """A device that is slow: all the time, or during a part of the step."""
+    device = d.device = d.rng.randrange(d.p * d.k)
+    factor = d.rng.uniform(1.2, 2.0)
+    if d.rng.random() < 0.7:
+        d.compute["straggler"] = lambda plan, task, s: s * factor if task.device == device else s
+        return
+    first, part = d.rng.uniform(0, 0.5), d.rng.uniform(0.35, 0.5)
+
+    def at_times(plan: Plan, task: Task, seconds: float) -> float:
+        row = plan.streams[task.device]["compute"]
+        slow = task.device == device and first <= row.index(task.id) / len(row) < first + part
+        return seconds * (factor + 0.3) if slow else seconds
+
+    d.compute["straggler"] = at_times
 
 
 def _slow_link(d: Draft) -> None:
@@ -483,6 +503,9 @@ PLANTERS: dict[str, Callable[[Draft], None]] = {
 }
 CAUSES: tuple[str, ...] = tuple(PLANTERS)
 
+GUESSED: tuple[str, ...] = tuple(c for c in CAUSES if c not in ("slower-than-reference", "slow-link"))
+"""Causes that a reference without durations shows."""
+
 PAIRS: tuple[tuple[str, str], ...] = (
     ("stage-imbalance", "straggler"),
     ("needless-recompute", "slow-link"),
@@ -506,7 +529,10 @@ def families_of(causes: Sequence[str]) -> Sequence[str]:
     return ("gpipe", "1f1b", "interleaved") if whole & set(causes) else ALL
 
 
-def replicas_of(causes: Sequence[str]) -> Sequence[int]:
+def replicas_of(causes: Sequence[str], *, guess: bool = False) -> Sequence[int]:
+    """One, or several where gradients are to be reduced, or where only a peer can tell that a device is slow."""
+    if guess and "straggler" in causes:
+        return (2, 3)
     reducing = {"exposed-reduction", "bucket-too-large", "bucket-too-small"}
     return (2, 3) if reducing & set(causes) else (1, 1, 2)
 
