@@ -58,7 +58,16 @@ def spoken_of_by_both(a: Sequence[Token], b: Sequence[Token]) -> tuple[Sequence[
 def _around_words(a: Sequence[Token], b: Sequence[Token]) -> bool:
     """The head waits for the embedding, and the reverse."""
     rows = [_roles(side) for side in (a, b)]
-    return any((right, word, left) in rows[1] and (left, word, right) not in rows[1] for left, word, right in rows[0])
+    mine, others = rows[0] - rows[1], rows[1] - rows[0]
+    if any((right, word, left) in others for left, word, right in mine):
+        return True
+    # "half the memory of A" in one text, "half the memory of B" in the other, and both speak of A and B.
+    both = {t.value for t in a if t.kind in THINGS} & {t.value for t in b if t.kind in THINGS}
+    return any(
+        word == "of" and (left, word) == other[:2] and {right, other[2]} <= both
+        for left, word, right in mine
+        for other in others
+    )
 
 
 def _roles(side: Sequence[Token]) -> set[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from playbook_deltas import deltas_for
 
-from pibroch.playbooks.model import Add, Playbook, Remove, Tag, Update
+from pibroch.playbooks.model import Add, Delta, Playbook, Remove, Tag, Update
 from pibroch.playbooks.store import SHIPPED, Store, digest, dumps, of_project, open_store, read, standing
 from pibroch.runtime.errors import InputError
 
@@ -106,11 +106,12 @@ def test_foreign_line_of_the_history_is_named(tmp_path: Path) -> None:
 def test_undo_goes_back_one_commit_at_a_time(tmp_path: Path) -> None:
     store = Store(tmp_path / "playbook.json")
     states = [store.load()]
-    for deltas in (
+    steps: tuple[list[Delta], ...] = (
         [add("Recompute the first layers"), add("Raise bucket_size"), add("Measure on an idle machine")],
         [Update(id="sched-00002", text="Lower bucket_size"), Tag(id="sched-00001", shown=2)],
         [Remove(id="sched-00001"), add("Use fewer stages")],
-    ):
+    )
+    for deltas in steps:
         store.commit(deltas, why="step")
         states.append(store.load())
     for state in reversed(states[:-1]):

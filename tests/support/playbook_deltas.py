@@ -21,7 +21,9 @@ CONDITIONS = st.dictionaries(
     st.sampled_from((">=4", "<8", "true", "2|4", ">=9,<2", "??")),
     max_size=2,
 )
-EDITS = st.one_of(st.none(), st.just({}), st.integers(1, 3).map(lambda n: {"op": "bucket_size", "mb": n}))
+EDITS: st.SearchStrategy[dict[str, Any] | None] = st.one_of(
+    st.none(), st.just({}), st.integers(1, 3).map(lambda n: {"op": "bucket_size", "mb": n})
+)
 
 
 def _rows() -> st.SearchStrategy[dict[str, Any]]:
