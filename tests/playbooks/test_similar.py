@@ -52,7 +52,7 @@ def test_second_blind_pairs() -> None:
     """Written by another hand after those additions, and nothing was changed after the run: 19 of 20, nothing wrong."""
     pairs = json.loads((HERE / "pairs_second.json").read_text())
     assert sum(merged(pairs, "rewording")) >= 19
-    assert not any(sum((merged(pairs, label) for label in ("paraphrase", "opposite", "number")), []))
+    assert not any(any(merged(pairs, label)) for label in ("paraphrase", "opposite", "number"))
 
 
 @pytest.mark.parametrize("row", OWN, ids=lambda r: r["a"][:40])
