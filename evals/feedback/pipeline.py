@@ -59,6 +59,8 @@ def _imbalance(case: Case) -> None:
         remedy = f"a cut at {bounds[1:-1]} would bring the largest to {best / mean:.2f} times the mean"
     else:
         remedy = "no cut between these layers does better: give it fewer or smaller layers, or another device count"
+    if not case.healthy.absolute and case.plan.replicas == 1:
+        remedy += " (without reference durations or a replica, a slow device would look the same)"
     tasks = [t.id for t in case.plan.tasks if t.stage == stage and t.op in COMPUTE and t.replica == 0]
     directive = case.first(Cut)
     case.add(

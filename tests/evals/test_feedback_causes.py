@@ -14,7 +14,7 @@ TUNED, FRESH = range(0, 10), range(100, 110)
 
 def table(rows: Sequence[tuple[str, ...]], seeds: Sequence[int], *, guess: bool = False) -> dict[str, tuple[int, ...]]:
     """Per cause: right, total, and how many instances have a finding of an origin that was not planted. Printed too."""
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for causes in rows:
         hits = wrong = 0
         for seed in seeds:
@@ -64,6 +64,15 @@ def test_a_few_of_each_origin() -> None:
         [("stage-imbalance",), ("late-receive",), ("straggler",), ("slow-link",), ("clean",)], range(200, 202)
     )
     assert all(row == (2, 2, 0) for row in found.values())
+
+
+def test_the_judgement_can_fail() -> None:
+    slow, cut = instance("straggler", 200), instance("stage-imbalance", 200)
+    of_cut = diagnose(cut.schedule, cut.trace, costs=cut.costs, model=cut.model)
+    assert not right(slow, [])
+    assert not right(slow, of_cut)
+    assert [f.kind for f in confused(slow, of_cut)][:1] == ["stage-imbalance"]
+    assert not right(instance("clean", 200), of_cut)
 
 
 def test_each_kind_has_an_origin_and_a_meaning() -> None:
