@@ -177,12 +177,12 @@ def evolve_prompts(
 
     start = seed_candidate(lm, prompts)
     options = {
-        "lm": lm.name, "reflection": reflection.name, "seed": seed, "budget": budget, "attempts": attempts,
+        "lm": lm.name, "reflection": reflection.name, "seed": seed, "attempts": attempts,
         "samples": samples, "pairs": pairs, "max_tokens": max_tokens, "most_tokens": most_tokens,
         "prompts": candidate_hash(start),
         "instances": [one.id for part in (intents.train, intents.validation, intents.test) for one in part],
     }  # fmt: skip
-    journal.once("start", options, lambda: {"texts": start})
+    journal.once("start", options, lambda: {"budget": budget, "texts": start})  # a larger budget goes on
     adapter = ScheduleAdapter(
         lm, samples=samples, attempts=attempts, prompts=prompts, seconds=seconds,
         remember=_remember(journal, stopped),
