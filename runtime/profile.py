@@ -91,7 +91,7 @@ class Profile:
 
     def model(self) -> ModelSpec:
         """A chain of layers with these sizes, in bfloat16. A layer's flops are its forward in units of the longest."""
-        longest = max(layer.forward for layer in self.layers)
+        longest = max(layer.forward for layer in self.layers) or 1.0
         last = len(self.layers) - 1
         return ModelSpec(
             name=self.name,
