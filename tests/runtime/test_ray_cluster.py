@@ -111,3 +111,39 @@ def test_a_worker_stopped_on_the_other_node_is_named_and_ended(cluster: Cluster,
     assert done.last["error"]["kind"] == "worker"
     assert all(map(gone, stopped))
     assert cluster.spread() == []
+
+
+LADDER = """
+import sys
+import ray
+from pibroch.evals.bench_false_wins import disguise
+from pibroch.evals.ladder import Ladder
+from pibroch.evals.models import load_workload
+from pibroch.evals.setting import Setting
+from pibroch.evals.task import Task
+from pibroch.runtime.families import build
+
+def groups():
+    return [g["placement_group_id"] for g in ray.util.placement_group_table().values() if g["state"] == "CREATED"]
+
+task = Task(name="t", title="t", model="mlp:4", devices=4, samples=4, intent="t")
+pipeline = build("1f1b", devices=4, microbatches=4)
+with Ladder(Setting(task, load_workload("mlp:4")), launcher="ray", address=sys.argv[1]) as ladder:
+    verdicts, seen = [], []
+    for n in range(2):
+        verdicts.append(ladder.evaluate(disguise(pipeline, n), pipeline).verdict)
+        seen.append(groups())
+    print("evaluated", verdicts, len(seen[0]), seen[0] == seen[1])
+"""
+
+
+def test_an_evaluation_on_a_cluster_runs_in_one_placement_group(cluster: Cluster) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    done = subprocess.run(
+        [sys.executable, "-c", LADDER, cluster.address], capture_output=True, text=True, env=env, timeout=240
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith("evaluated")), done.stderr[-3000:])
+    assert line.endswith("1 True"), line
+    assert "invalid" not in line
+    assert "unequal" not in line
+    assert cluster.spread() == []
