@@ -128,7 +128,7 @@ class Evolution:
         self.journal.once("evaluation", {
             "evaluation": 0, "schedule": key, "incumbent": key, "result": evaluation.to_json(),
         })  # fmt: skip
-        start = self._individual(schedule, key, 0, evaluation, "")
+        start = Individual(schedule, key, evaluation.plan, 0, decode(schedule, self.setting), evaluation)
         self.population = Population(start)
         self.population.add(start)
         self.population.plans[start.plan] = evaluation
@@ -206,7 +206,8 @@ class Evolution:
         if evaluation.verdict in ("invalid", "unequal", "same") or evaluation.simulated_s is None:
             self.rejected.append(_rejection(number, key, evaluation))
             return
-        one = self._individual(schedule, key, number, evaluation, proposal.parent.key)
+        design = proposal.design or decode(schedule, self.setting)
+        one = Individual(schedule, key, evaluation.plan, number, design, evaluation, proposal.parent.key)
         if evaluation.accepted:
             self.population.incumbent = one
             one.findings = self._findings(one)
@@ -306,9 +307,6 @@ class Evolution:
         }  # fmt: skip
         self.journal.note("confirm", row)
         return row
-
-    def _individual(self, schedule: Schedule, key: str, number: int, evaluation: Evaluation, parent: str) -> Individual:
-        return Individual(schedule, key, evaluation.plan, number, decode(schedule, self.setting), evaluation, parent)
 
 
 def _rejection(number: int, key: str, evaluation: Evaluation) -> dict[str, Any]:

@@ -31,7 +31,8 @@ PRIOR = 2.0  # tests' worth of belief in an operator that nobody has tried
 class Proposal:
     """`schedule` is None where nothing came of it, and `why` says the reason. `alone`: it is the incumbent with this
     edit and nothing else, so that its measurement is a test of the edit. `bullets` are those that it tests or cites, of
-    those that were `shown`."""
+    those that were `shown`. `design` is the form in which it was made, with the rule of its rows; None for a
+    schedule that came as one."""
 
     source: str
     parent: Individual
@@ -40,6 +41,7 @@ class Proposal:
     edit: dict[str, Any] | None = None
     bullets: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    design: Design | None = None
     alone: bool = False
 
 
@@ -106,7 +108,9 @@ class Proposer:
         except (NotApplicable, ValueError) as error:
             return Proposal("bullet", parent, None, f"not applicable: {error}", bullet.edit, (bullet.id,))
         self.population.tried.setdefault(parent.plan, set()).add(edit_key(edit))
-        return Proposal("bullet", parent, encode(design), bullet.text, edit.to_json(), (bullet.id,), alone=True)
+        return Proposal(
+            "bullet", parent, encode(design), bullet.text, edit.to_json(), (bullet.id,), design=design, alone=True
+        )
 
     def _edit(self, rng: random.Random) -> Proposal:
         parent = self.population.parent(rng)
@@ -120,7 +124,7 @@ class Proposer:
         except NotApplicable as error:
             return Proposal("edit", parent, None, f"not applicable: {error}")
         alone = parent is self.population.incumbent
-        return Proposal("edit", parent, encode(design), why, edit.to_json(), alone=alone)
+        return Proposal("edit", parent, encode(design), why, edit.to_json(), design=design, alone=alone)
 
     def _merge(self, rng: random.Random) -> Proposal | None:
         parent = self.population.incumbent
@@ -132,14 +136,14 @@ class Proposer:
         if not rows:
             return None
         name, design = rng.choice(rows)
-        return Proposal("merge", parent, encode(design), f"{name} of {other.key}")
+        return Proposal("merge", parent, encode(design), f"{name} of {other.key}", design=design)
 
 
 def merged(one: Design, other: Design) -> list[tuple[str, Design]]:
     """`one` with a part of `other`, for each part in which they differ and that does not depend on the rest."""
     parts: Sequence[str] = ("recompute", "bucket_size", "stream", "reduce_stream")
     if len(one.placement) != len(other.placement):
-        parts = [part for part in parts if part not in ("recompute", "bucket_size")]  # they are per stage
+        parts = ("stream",)  # the others are per stage
     return [
         (part.replace("_", " "), replace(one, **{part: getattr(other, part)}))
         for part in parts
