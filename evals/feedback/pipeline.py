@@ -322,19 +322,20 @@ def _unsplit(case: Case, better: Alternative | None) -> None:
     present = min(case.base.makespan, better.makespan if better is not None else case.base.makespan)
     if present - max(case.base.busy) < case.least:
         return
-    tried: list[Rows] = []
-    if (rows := family(case, "zb-h1")) is not None:
-        tried.append(rows)
     pieces = pieces_of(case, split=True)
-    p = len(set(pieces.device))
-    caps = {d: max(case.base.peak_inflight[d], p) for d in set(pieces.device)}
-    found = greedy(pieces, caps)
-    if found is not None and not tried:
-        tried.append(found[0])
-    others = [other for rows in tried if (other := case.alternative(as_directives(case, rows))) is not None]
-    if not others:
+    positions = set(pieces.device)
+    now = {d: max(case.base.peak_inflight[d], 1) for d in positions}
+    tried = [family(case, "zb-h1")]
+    for caps in (
+        {d: max(n, len(positions)) for d, n in now.items()},
+        now,
+    ):  # the last takes little more memory than now
+        made = greedy(pieces, caps)
+        tried.append(made[0] if made is not None else None)
+    runs = (case.alternative(as_directives(case, rows)) for rows in tried if rows is not None)
+    best = next((run for run in runs if run is not None), None)
+    if best is None:
         return
-    best = min(others, key=lambda other: other.makespan)
     seconds = present - best.makespan
     if seconds < case.least:
         return
