@@ -51,7 +51,8 @@ def rebased(records: list[Record], *, begun: Playbook, onto: Playbook) -> list[D
     `onto` gives; deltas of bullets that are gone, or say something else now, are left out."""
     ids = {b.id: b.id for b in begun.bullets if _same(b.id, begun, onto)}
     kept: list[Delta] = []
-    for record in (r for r in records if r["kind"] == "playbook"):
+    last = next((r for r in records[::-1] if r["kind"] == "learned"), None)  # an earlier one's lessons waited on
+    for record in (r for r in records if r["kind"] == "playbook" or r is last):
         for data, outcome in zip(record["deltas"], record["outcomes"], strict=True):
             if outcome["done"] == "refused":
                 continue

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pibroch.agents.curator import curate
 from pibroch.agents.evolve.budget import Budget
 from pibroch.agents.evolve.design import decode
-from pibroch.agents.evolve.edits import parse_edit
 from pibroch.agents.evolve.facts import facts_of
 from pibroch.agents.evolve.journal import Journal
+from pibroch.agents.evolve.learning import Learner
 from pibroch.agents.evolve.memo import Memo
 from pibroch.agents.evolve.population import Individual, Population
 from pibroch.agents.evolve.proposals import Proposal, Proposer
@@ -24,12 +23,10 @@ from pibroch.agents.evolve.rundir import RunDir
 from pibroch.agents.evolve.start import starting_schedule
 from pibroch.agents.evolve.writer import Writer
 from pibroch.agents.lm.base import digest
-from pibroch.agents.reflector import reflect
 from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.feedback.simulated import simulated_findings
 from pibroch.evals.finding import Finding
 from pibroch.evals.ladder import Ladder
-from pibroch.playbooks.deltas import apply
 from pibroch.playbooks.model import Bullet, Outcome, Playbook
 from pibroch.playbooks.retrieve import select
 from pibroch.runtime.directives import Schedule
@@ -83,10 +80,9 @@ class Evolution:
             run, journal, ladder, options, lm, say,
         )  # fmt: skip
         self.setting = ladder.setting
-        self.playbook = playbook
+        self.learner = Learner(self.setting, journal, playbook, run.path.name, ladder.scores, say)
         self.evaluations = 0
         self.rejected: list[dict[str, Any]] = []
-        self.outcomes: list[Outcome] = []
         self.failures: list[str] = []
         self.failed_in_a_row = 0
         self.tried: list[str] = []
@@ -101,8 +97,9 @@ class Evolution:
             confirmed = self._confirm(start)
         except KeyboardInterrupt:
             confirmed = None
+        self.learner.close()
         result = Result(
-            self.population.incumbent, start, reason, self.evaluations, self.rejected, self.outcomes, confirmed,
+            self.population.incumbent, start, reason, self.evaluations, self.rejected, self.learner.outcomes, confirmed,
             self.failures,
         )  # fmt: skip
         self.journal.note("end", {"reason": reason, "best": result.best.key, "evaluations": self.evaluations})
@@ -111,14 +108,14 @@ class Evolution:
     # The start
 
     def _begin(self) -> Individual:
-        task, begun = self.setting.task, self.playbook
+        task, begun = self.setting.task, self.learner.playbook
         schedule = self.options.start or starting_schedule(self.setting)
         key = self.run_dir.save(schedule)
         resumed = not self.journal.empty
         self.journal.once("start", {
             "version": 1, "task": task.model_dump(mode="json"), "seed": self.options.seed, "scores": self.ladder.scores,
             "lm": self.lm.name if self.lm else None, "incumbent": key,
-            "playbook": digest(self.playbook.model_dump(mode="json")),
+            "playbook": digest(begun.model_dump(mode="json")),
         }, lambda: {"told": self.options.told})  # fmt: skip
         if resumed:
             self.journal.note("resume", {})
@@ -178,7 +175,7 @@ class Evolution:
         if plan in self.population.plans:
             self._skip(proposal, key, "duplicate")
             if proposal.source == "bullet" and plan == incumbent.plan:  # a test that needs no measurement
-                self._learn(proposal, incumbent, self.evaluations, _SAME)
+                self.learner.measured(proposal, incumbent, self.evaluations, _SAME, self.lm)
             return False
         self.journal.once("proposal", {
             "evaluation": number, "source": proposal.source, "parent": proposal.parent.key, "schedule": key,
@@ -189,7 +186,7 @@ class Evolution:
         self.tried.append(f"{number}. {proposal.why[:160]}: {evaluation.verdict}, {evaluation.reason[:160]}")
         self.population.plans[plan] = evaluation
         self._take(proposal, schedule, key, number, evaluation)
-        self._learn(proposal, incumbent, number, evaluation)
+        self.learner.measured(proposal, incumbent, number, evaluation, self.lm)
         return True
 
     def _skip(self, proposal: Proposal, key: str, reason: str) -> bool:
@@ -216,35 +213,10 @@ class Evolution:
             one.findings = simulated_findings(self.setting, schedule)
         self.population.add(one)
 
-    def _learn(self, proposal: Proposal, incumbent: Individual, number: int, evaluation: Evaluation) -> None:
-        """Reflect on what was measured, and let the curator change the playbook."""
-        facts = facts_of(self.setting, incumbent.schedule, incumbent.findings)
-        lessons = []
-        if proposal.alone and proposal.edit is not None:
-            lesson = reflect(
-                parse_edit(proposal.edit), evaluation, incumbent.findings, facts,
-                evidence=f"run:{self.run_dir.path.name}#{number}", scores=self.ladder.scores, lm=self.lm, say=self.say,
-            )  # fmt: skip
-            lessons = [] if lesson is None else [lesson]
-        deltas = curate(
-            lessons, self.playbook, facts=facts, shown=proposal.shown, lm=self.lm, say=self.say,
-            tested=proposal.bullets if proposal.source == "bullet" else (),
-            cited=proposal.bullets if proposal.source == "writer" else (),
-        )  # fmt: skip
-        if not deltas:
-            return
-        after, outcomes = apply(self.playbook, deltas, check_edit=parse_edit)
-        self.journal.once("playbook", {
-            "evaluation": number, "deltas": [d.model_dump(mode="json") for d in deltas],
-            "outcomes": [o.model_dump(mode="json") for o in outcomes],
-        })  # fmt: skip
-        self.playbook = after
-        self.outcomes += outcomes
-
     def _write(self, incumbent: Individual) -> Proposal:
         """The model's proposal; it is left alone once it has failed too often."""
         assert self.writer is not None
-        bullets = self._fitting(self.playbook)
+        bullets = self._fitting(self.learner.playbook)
         shown = tuple(b.id for b in bullets)
         answer = self.writer.propose(
             incumbent.schedule, incumbent.findings, bullets, tried=self.tried, seen=self.population.plans,

@@ -21,7 +21,7 @@ from typing import Any
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import explain
 
-NOTES = ("end", "resume", "confirm", "applied")
+NOTES = ("end", "resume", "confirm", "learned", "applied")
 TIMES = ("n", "at", "spent_s")  # differ from session to session
 
 Record = dict[str, Any]

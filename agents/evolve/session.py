@@ -145,7 +145,7 @@ def evolve(
             except Paused as error:
                 raise Paused(f"{error}; then go on with `pibroch evolve --resume {path}`") from error
         write_atomically(run.best, schedule_text(result.best.schedule))
-        write_atomically(run.learned, evolution.playbook.model_dump_json(indent=1) + "\n")
+        write_atomically(run.learned, evolution.learner.playbook.model_dump_json(indent=1) + "\n")
         return summary(run, session, result, metered, seconds=journal.spent_s)
     finally:
         journal.close()

@@ -152,7 +152,8 @@ class _Proposal:
         )  # fmt: skip
         text: str = reply.text
         if digest(text) in self.replies:
-            raise _GivenUp("the model repeats its reply word for word")
+            refused = f", which was refused: {_short(str(rows[0]))}" if rows else ""
+            raise _GivenUp(f"the model repeats its reply word for word{refused}")
         self.replies.add(digest(text))
         return text
 

@@ -27,7 +27,8 @@ from pibroch.view.evolution_data import (
 )
 
 KNOWN = (
-    "start", "known", "findings", "proposal", "evaluation", "skipped", "reply", "playbook", "confirm", "end", "resume",
+    "start", "known", "findings", "proposal", "evaluation", "skipped", "reply", "playbook", "learned", "confirm", "end",
+    "resume",
 )  # fmt: skip
 
 
@@ -148,6 +149,9 @@ class Fold:
         if "error" in record:
             role, text = str(record.get("role", "")), str(record.get("text", ""))
             self.run.failures.append(Failure(self.run.evaluations, role, str(record["error"]), text))
+
+    def _learned(self, record: Record) -> None:
+        self._playbook(record)
 
     def _playbook(self, record: Record) -> None:
         number = int(record.get("evaluation", self.run.evaluations))

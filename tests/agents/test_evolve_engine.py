@@ -185,7 +185,7 @@ def test_a_model_that_costs_too_much_is_not_asked_again(monkeypatch: pytest.Monk
 
 
 def test_replies_are_paid_for_once_and_heard_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    answers = [REORDER, *["nothing"] * 100]
+    answers: list[str | Exception] = [REORDER, *["nothing"] * 100]
     first = with_model(monkeypatch, answers)
     path = tmp_path / "run"
     told = replace(session(evaluations=3), ask=sessions.Ask("scripted"))

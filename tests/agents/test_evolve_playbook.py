@@ -37,7 +37,7 @@ HARMFUL = (
     ({"op": "shift_layers", "stage": 0, "to": "next", "layers": 2}, ""),
     ({"op": "recompute", "stage": "all", "on": True}, ""),
 )
-PLANTED = (*TRUE, *PLACEBO, *HARMFUL)
+PLANTED: tuple[tuple[dict[str, Any], str], ...] = (*TRUE, *PLACEBO, *HARMFUL)
 LABELS = ("helpful",) * 3 + ("placebo",) * 3 + ("harmful",) * 3
 SIZES = ((4, 4), (4, 8), (3, 3), (3, 6), (6, 6), (6, 9), (6, 12), (6, 15))  # devices, samples
 

@@ -42,4 +42,4 @@ def steps(path: Path) -> list[dict[str, Any]]:
         for name in ("n", "at", "spent_s"):
             row.pop(name)
         row.get("result", {}).pop("total_s", None)
-    return [row for row in rows if row["kind"] not in ("end", "resume", "confirm")]
+    return [row for row in rows if row["kind"] not in ("end", "resume", "confirm", "learned")]
