@@ -10,7 +10,10 @@ import typer
 from pibroch.cli.common import Json, finish, say
 
 NAME = "bench"
-Bench = Literal["equivalence", "pipelining", "reload", "scale", "emulate", "modules", "specs", "false-wins", "overhead"]
+Bench = Literal[
+    "equivalence", "pipelining", "reload", "scale", "emulate", "modules", "specs", "false-wins", "overhead", "search",
+    "advice",
+]  # fmt: skip
 
 
 def command(
@@ -20,21 +23,44 @@ def command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small part of it, for a first look.")] = False,
     lm: Annotated[
-        str | None, typer.Option("--lm", help="modules: the model that writes them.", show_default=False)
+        str | None, typer.Option("--lm", help="modules, advice: the model that is asked.", show_default=False)
     ] = None,
     names: Annotated[
         str | None,
-        typer.Option("--names", help="modules, specs: which, by commas; `small` for six.", show_default="all"),
+        typer.Option(
+            "--names", help="modules, specs, tasks: which, by commas; `small` for six modules.", show_default="all"
+        ),
     ] = None,
-    tries: Annotated[int, typer.Option("--tries", min=1, help="modules: independent tries of each.")] = 3,
+    tries: Annotated[int, typer.Option("--tries", min=1, help="modules, advice: tries of each; search: seeds.")] = 3,
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="modules: the loop's limit.")] = 10,
     single_shot: Annotated[bool, typer.Option("--single-shot", help="modules: one attempt, no feedback.")] = False,
+    scores: Annotated[
+        Literal["measured", "simulated"], typer.Option("--scores", help="search: what decides on the ladder.")
+    ] = "simulated",
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="search: run the winners against the grid's best.")
+    ] = False,
+    playbook: Annotated[
+        str | None, typer.Option("--playbook", help="advice: a run's learned.json.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure: equivalence with the single process over the grid of families; step time and memory against
     torch.distributed.pipelining; reload on warm workers; scale of lower, verify and simulate; emulated against
     simulated step times; how often a model writes a module that passes; time of `spec check` and of `regenerate`
-    without a model; whether evolution claims gains that are none; what an evaluation takes beyond its steps."""
+    without a model; whether evolution claims gains that are none; what an evaluation takes beyond its steps;
+    evolution against a grid and random search (`search`); a model's first candidates with and without a playbook
+    (`advice`)."""
+    if name in ("search", "advice"):
+        from pibroch.cli import bench_evolve
+
+        if name == "search":
+            bench_evolve.search(
+                names, seeds=tries, scores=scores, confirm=confirm, launcher=launcher, quick=quick, as_json=as_json
+            )
+        else:
+            bench_evolve.advice(names, lm=lm, playbook=playbook, samples=tries, as_json=as_json)
+        return
     if name == "modules":
         _modules(lm, names, tries, attempts, single_shot, as_json)
         return
@@ -54,9 +80,7 @@ def command(
     finish({"ok": True, "bench": name, **result}, module.report(result), as_json=as_json)
 
 
-def _modules(
-    lm: str | None, names: str | None, tries: int, attempts: int, single_shot: bool, as_json: bool
-) -> None:
+def _modules(lm: str | None, names: str | None, tries: int, attempts: int, single_shot: bool, as_json: bool) -> None:
     from pibroch.agents import bench_modules
     from pibroch.agents.regenerate import Shelf
     from pibroch.cli.regenerate import open_model

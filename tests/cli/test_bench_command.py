@@ -12,7 +12,8 @@ from cli_helper import here
 from pibroch.cli import bench
 
 Capture = pytest.CaptureFixture[str]
-NAMES = tuple(name for name in get_args(bench.Bench) if name != "modules")  # that one asks a language model
+OF_AGENTS = ("modules", "advice", "search")  # they live under agents/
+NAMES = tuple(name for name in get_args(bench.Bench) if name not in OF_AGENTS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,6 +41,18 @@ def test_wrong_calls(capsys: Capture) -> None:
     assert here(capsys, "bench", "patience").code == 2
     assert here(capsys, "bench", "scale", "--launcher", "local").code == 2
     assert "--lm" in here(capsys, "bench", "modules", "--names", "small").err
+    assert "needs --lm and --playbook" in here(capsys, "bench", "advice").err
+    assert "no task" in here(capsys, "bench", "search", "--names", "nothing").err
+
+
+def test_the_search_bench_compares_three_searches(capsys: Capture) -> None:
+    said = here(capsys, "bench", "search", "--quick", "--names", "swin-4", "--json")
+    assert said.code == 0, said.err
+    (row,) = said.json["rows"]
+    assert (row["task"], row["kind"], said.json["evaluations"]) == ("swin-4", "simulated", 8)
+    assert row["structure"] == pytest.approx(row["evolution"] / row["parameters"])
+    assert min(row["parameters"], row["random"], row["evolution"]) >= 1
+    assert "swin-4" in here(capsys, "bench", "search", "--quick", "--names", "swin-4").out
 
 
 def test_doctor_names_what_is_there(capsys: Capture) -> None:
