@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,13 +35,15 @@ from pibroch.runtime.workload import Workload
 @dataclass
 class Setting:
     """`workload` is what really runs; under emulation `profile` gives sizes and durations instead. `measured` are the
-    costs of the workload's layers on this machine, where they have been measured."""
+    costs of the workload's layers on this machine, where they have been measured. `notes` is for what others work out
+    about a setting and want to keep as long as it lives."""
 
     task: Task
     workload: Workload
     profile: Profile | None = None
     measured: LayerCosts | None = None
     _models: dict[int, ModelSpec] = field(default_factory=dict, repr=False)
+    notes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def choices(self, replicas: int) -> tuple[int, ...]:
         """The microbatch counts per replica that divide the batch."""

@@ -33,6 +33,7 @@ from pibroch.agents.evolve.edit_structure import (
     SwapStages,
     WarmUp,
 )
+from pibroch.agents.evolve.kept import kept
 from pibroch.evals.setting import Setting
 from pibroch.runtime.errors import InputError
 
@@ -86,7 +87,15 @@ def describe(edit: Edit) -> str:
 
 def apply_edit(edit: Edit, design: Design, setting: Setting) -> Design:
     """The design after the edit. Raises `NotApplicable` where it has no meaning or changes nothing."""
-    new = edit.apply(design, setting)
-    if new == design:
-        raise NotApplicable("nothing changes")
+    new = kept(setting, "edits", (edit_key(edit), design), lambda: _applied(edit, design, setting))
+    if isinstance(new, NotApplicable):
+        raise NotApplicable(*new.args)
     return new
+
+
+def _applied(edit: Edit, design: Design, setting: Setting) -> Design | NotApplicable:
+    try:
+        new = edit.apply(design, setting)
+    except NotApplicable as error:
+        return error.with_traceback(None)
+    return NotApplicable("nothing changes") if new == design else new

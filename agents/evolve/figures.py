@@ -3,16 +3,20 @@ they hold, read from the setting's costs and a plan of one microbatch. Nothing h
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any, TypeVar
 
 from pibroch.agents.evolve.design import Design, Rule, changed, encode
+from pibroch.agents.evolve.kept import kept
 from pibroch.evals.setting import Setting
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.lower import lower
 from pibroch.runtime.passes.plans import RECV_WINDOW
 from pibroch.runtime.plan import Plan, Task
 
+T = TypeVar("T")
 PASSES = ("F", "B", "BI", "BW")
 
 
@@ -49,7 +53,45 @@ class Figures:
 
 
 def figures(design: Design, setting: Setting) -> Figures:
-    """The figures of a design, whatever its rows. Raises `InputError` where it does not lower."""
+    """The figures of a design, whatever its rows. Raises `InputError` where it does not lower.
+
+    What one stage recomputes is no matter to the others: where whole stages are recomputed, they are put together from
+    those of all and none.
+    """
+    every = frozenset(range(design.stages))
+    if design.layer_recompute or design.recompute in (frozenset(), every):
+        return kept(setting, "figures", layout_key(design), lambda: _figures(design, setting))
+    key = (design.recompute, layout_key(changed(design, recompute=frozenset())))
+    return kept(setting, "mixed figures", key, lambda: _mixed_figures(design, setting))
+
+
+def layout_key(design: Design) -> Hashable:
+    """Equal for designs that differ at most in their rows."""
+    return (
+        design.microbatches, design.placement, design.cut, design.recompute, design.layer_recompute, design.bucket_size,
+        design.reduce_stream,
+    )  # fmt: skip
+
+
+def _mixed_figures(design: Design, setting: Setting) -> Figures:
+    without = figures(changed(design, recompute=frozenset()), setting)
+    with_ = figures(changed(design, recompute=frozenset(range(design.stages))), setting)
+
+    def pick(name: str) -> Any:
+        one, other = getattr(with_, name), getattr(without, name)
+        if isinstance(one, dict):
+            return {op: _picked(one[op], other[op], design.recompute) for op in one}
+        return _picked(one, other, design.recompute)
+
+    per_stage = ("seconds", "kept", "weight_kept", "during", "posted", "reductions")
+    return replace(without, **{name: pick(name) for name in per_stage})
+
+
+def _picked(one: tuple[T, ...], other: tuple[T, ...], some: Collection[int]) -> tuple[T, ...]:
+    return tuple(a if s in some else b for s, (a, b) in enumerate(zip(one, other, strict=True)))
+
+
+def _figures(design: Design, setting: Setting) -> Figures:
     costs = setting.costs(design.replicas, design.microbatches)
     plan = _one_microbatch(design, setting)
     compute: dict[tuple[str, int, int], Task] = {(t.op, t.stage, t.part): t for t in plan.tasks if t.replica == 0}
@@ -119,6 +161,10 @@ def most_bytes(design: Design, known: Figures) -> list[int]:
 
 def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
     """Seconds of F and B of each layer for one microbatch. For models that do not fix their stages."""
+    return kept(setting, "layers", (replicas, microbatches), lambda: _layer_seconds(setting, replicas, microbatches))
+
+
+def _layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
     model = setting.model(replicas, microbatches)
     count = len(model.layers)
     design = Design(

@@ -17,16 +17,15 @@ def least_recompute(design: Design, setting: Setting) -> frozenset[int]:
 
     All stages of a position that does not fit anyhow. Raises `InputError` where the design does not lower.
     """
-    every = frozenset(range(design.stages))
     limit = setting.task.memory_limit
     if limit is None:
         return frozenset()
     plain = changed(design, recompute=frozenset(), layer_recompute=())
-    with_, without = figures(changed(plain, recompute=every), setting), figures(plain, setting)
+    without = figures(plain, setting)
     chosen: set[int] = set()
     for r, stages in enumerate(design.positions):
         for some in _choices(stages, without):
-            if _peak(design, r, with_, without, some) <= limit:
+            if _peak(changed(plain, recompute=frozenset(some)), r, setting) <= limit:
                 chosen |= some
                 break
         else:
@@ -44,20 +43,5 @@ def _choices(stages: tuple[int, ...], known: Figures) -> list[set[int]]:
     return sorted(sets, key=lambda some: (sum(known.seconds["F"][s] for s in some), sorted(some)))
 
 
-def _peak(design: Design, position: int, with_: Figures, without: Figures, some: set[int]) -> int:
-    mixed = Figures(
-        seconds=without.seconds,
-        forward_to=without.forward_to,
-        backward_to=without.backward_to,
-        kept=_mixed(with_.kept, without.kept, some),
-        weight_kept=without.weight_kept,
-        during={op: _mixed(with_.during[op], without.during[op], some) for op in without.during},
-        posted=without.posted,
-        reductions=without.reductions,
-        fixed=without.fixed,
-    )
-    return most_bytes(design, mixed)[position]
-
-
-def _mixed(one: tuple[int, ...], other: tuple[int, ...], some: set[int]) -> tuple[int, ...]:
-    return tuple(a if s in some else b for s, (a, b) in enumerate(zip(one, other, strict=True)))
+def _peak(design: Design, position: int, setting: Setting) -> int:
+    return most_bytes(design, figures(design, setting))[position]

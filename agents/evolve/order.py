@@ -19,7 +19,8 @@ from heapq import heappop, heappush
 from math import ceil, inf
 
 from pibroch.agents.evolve.design import Design, Row, Rule
-from pibroch.agents.evolve.figures import Figures, figures
+from pibroch.agents.evolve.figures import Figures, figures, layout_key
+from pibroch.agents.evolve.kept import kept
 from pibroch.evals.setting import Setting
 
 POLICIES = ("auto", "backward-first", "forward-first")
@@ -56,6 +57,11 @@ def build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool = Fa
     `quick` looks at a few bounds only."""
     assert rule.kind == "list", rule
     assert rule.name in POLICIES, rule
+    key = (rule, quick, layout_key(design))
+    return kept(setting, "rows", key, lambda: _build_rows(design, setting, rule, quick=quick))
+
+
+def _build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool) -> Built:
     known = figures(design, setting)
     limit = setting.task.memory_limit
 
@@ -63,13 +69,10 @@ def build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool = Fa
         return list_schedule(design, known, policy, split=rule.split, extra=rule.extra, memory_limit=limit)
 
     forwards = {"auto": (False, True), "backward-first": (False,), "forward-first": (True,)}[rule.name]
-    depths = DEPTHS if rule.depth is None else (rule.depth,)
+    depths: tuple[float, ...] = (DEPTHS[::3] if quick else DEPTHS) if rule.depth is None else (rule.depth,)
+    depths = _different(design, known, depths, split=rule.split)
     best = min(
-        (
-            built(Policy(depth=depth, forward=forward))
-            for forward in forwards
-            for depth in (depths[::3] if quick else depths)
-        ),
+        (built(Policy(depth=depth, forward=forward)) for forward in forwards for depth in depths),
         key=lambda one: _key(one, limit),
     )
     # Then one choice after the other, each from the best so far: the full product would take seconds.
@@ -85,6 +88,14 @@ def build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool = Fa
         policies = [replace(best.policy, **row) for row in rows]  # type: ignore[arg-type]
         best = min([best, *map(built, policies)], key=lambda one: _key(one, limit))
     return best
+
+
+def _different(design: Design, known: Figures, depths: Sequence[float], *, split: bool) -> tuple[float, ...]:
+    """Of depths with the same in-flight bounds the first."""
+    found: dict[tuple[int, ...], float] = {}
+    for depth in depths:
+        found.setdefault(tuple(in_flight_bounds(design, known, depth, split=split)), depth)
+    return tuple(found.values())
 
 
 def _key(built: Built, limit: int | None) -> tuple[float, ...]:
@@ -171,6 +182,7 @@ class _Run:
         self.end = 0.0
         self.heap: list[tuple[float, int, str, int, int]] = []
         self.moves = 0
+        self.woken = set(range(p))
         self.need = [max(known.during[op][s] for op in ("F", self.back)) for s in range(stages)]
         # What the deeper stages of a position need for one microbatch is kept free for them, or it could block.
         self.reserve = [
@@ -186,13 +198,14 @@ class _Run:
 
     def all(self) -> None:
         heap = self.heap
-        p = range(len(self.rows))
         left = self.design.stages * self.design.microbatches * (3 if self.back == "BI" else 2)
         now = 0.0
         while True:
-            for r in p:
+            # Only what arrived or ended at a position changes what it may start.
+            for r in sorted(self.woken):
                 if self.free[r] <= now and self.start(r, now):
                     left -= 1
+            self.woken.clear()
             if heap:
                 now = heap[0][0]
                 edge = now + 1e-12 * (1.0 + now)
@@ -213,6 +226,7 @@ class _Run:
         """One thing that a chunk waits for is there."""
         left = self.left_f if op == "F" else self.left_b
         left[s][mb] -= 1
+        self.woken.add(self.where[s])
         if left[s][mb] <= 0:
             heappush(self.ready[op][s], mb)
 
@@ -276,6 +290,7 @@ class _Run:
 
     def ended(self, op: str, s: int, mb: int, now: float) -> None:
         known, r = self.known, self.where[s]
+        self.woken.add(r)
         if op == "F":
             for edge in known.forward_to[s]:
                 self.send("F", s, edge.stage, mb, edge.seconds, edge.latency, now)
