@@ -14,7 +14,7 @@ Effect = Literal["helped", "hurt", "nothing"]
 PITFALLS = "pitfalls"  # the section of warnings: a bullet in it names the edit to avoid
 
 # The simulator is exact about its costs, not about the machine: differences below this are none.
-SIMULATED_MARGIN = 0.005
+SIMULATED_MARGIN = 0.01
 
 
 class Lesson(BaseModel):

@@ -19,10 +19,11 @@ from pibroch.runtime.files import write_atomically
 _DELTA: TypeAdapter[Delta] = TypeAdapter(Delta)
 
 
-def apply_run(root: Path, path: Path, *, task: str, confirmed: bool) -> dict[str, Any]:
+def apply_run(root: Path, path: Path, *, task: str, better: bool) -> dict[str, Any]:
     """Write `generated/schedules/TASK.json` and commit the deltas to the project's playbook, once per run.
 
-    Returns `schedule` (its file, or None where no gain was confirmed), `deltas` (how many were committed) and `text`.
+    `better`: the best is worth writing. Returns `schedule` (its file, or None), `deltas` (how many were committed) and
+    `text`.
     """
     run = RunDir(path)
     records = read_journal(run.journal)
@@ -32,7 +33,7 @@ def apply_run(root: Path, path: Path, *, task: str, confirmed: bool) -> dict[str
     if not any(r["kind"] == "applied" for r in records):
         deltas = rebased(records, begun=begun, onto=store.load())
     file = None
-    if confirmed:
+    if better:
         file = root / "generated" / "schedules" / f"{task}.json"
         write_atomically(file, schedule_text(load_schedule(run.best)))
     if deltas:
@@ -42,7 +43,7 @@ def apply_run(root: Path, path: Path, *, task: str, confirmed: bool) -> dict[str
             journal.note("applied", {"to": str(store.path)})
         finally:
             journal.close()
-    what = f"{file}" if file else "no schedule, as no gain was confirmed"
+    what = f"{file}" if file else "no schedule, as none is surely better"
     return {"schedule": file, "deltas": len(deltas), "text": f"{what}; {len(deltas)} deltas to {store.path}"}
 
 

@@ -50,7 +50,8 @@ class Options:
 
 @dataclass(slots=True)
 class Result:
-    """`confirmed` compares `best` with the start, freshly; None where the best is the start."""
+    """`confirmed` compares `best` with the start, freshly; None where nothing was run for it. `gain` is the product of
+    the ratios by which incumbents were replaced: what was seen on the way, and no confirmation."""
 
     best: Individual
     start: Individual
@@ -59,6 +60,7 @@ class Result:
     rejected: list[dict[str, Any]]
     outcomes: list[Outcome]
     confirmed: dict[str, Any] | None
+    gain: float
     failures: list[str]
 
 
@@ -86,6 +88,7 @@ class Evolution:
         self.failures: list[str] = []
         self.failed_in_a_row = 0
         self.tried: list[str] = []
+        self.gain = 1.0
         self.writer = Writer(lm, self.setting, say=say) if lm else None
 
     def run(self) -> Result:
@@ -100,7 +103,7 @@ class Evolution:
         self.learner.close()
         result = Result(
             self.population.incumbent, start, reason, self.evaluations, self.rejected, self.learner.outcomes, confirmed,
-            self.failures,
+            self.gain, self.failures,
         )  # fmt: skip
         self.journal.note("end", {"reason": reason, "best": result.best.key, "evaluations": self.evaluations})
         return result
@@ -111,14 +114,12 @@ class Evolution:
         task, begun = self.setting.task, self.learner.playbook
         schedule = self.options.start or starting_schedule(self.setting)
         key = self.run_dir.save(schedule)
-        resumed = not self.journal.empty
-        self.journal.once("start", {
+        first = self.journal.once("start", {
             "version": 1, "task": task.model_dump(mode="json"), "seed": self.options.seed, "scores": self.ladder.scores,
             "lm": self.lm.name if self.lm else None, "incumbent": key,
             "playbook": digest(begun.model_dump(mode="json")),
-        }, lambda: {"told": self.options.told})  # fmt: skip
-        if resumed:
-            self.journal.note("resume", {})
+        }, lambda: {"run": self.run_dir.path.name, "told": self.options.told})  # fmt: skip
+        self.learner.run = first["run"]  # a folder may be renamed; evidence keeps the run's first name
         known = self.journal.once("known", {}, lambda: {"known": self.ladder.prepare(schedule)})
         self.ladder.recall(known["known"])
         evaluation = self._first(schedule)
@@ -207,6 +208,7 @@ class Evolution:
         one = Individual(schedule, key, evaluation.plan, number, design, evaluation, proposal.parent.key)
         if evaluation.accepted:
             self.population.incumbent = one
+            self.gain *= evaluation.ratio or 1.0
             one.findings = self._findings(one)
         else:
             self.rejected.append(_rejection(number, key, evaluation))
@@ -269,7 +271,7 @@ class Evolution:
 
     def _confirm(self, start: Individual) -> dict[str, Any] | None:
         best = self.population.incumbent
-        if best.key == start.key:
+        if best.key == start.key or self.ladder.scores == "simulated":
             return None
         self.say("confirming the best against the start, in a fresh run")
         paired = self.ladder.confirm(best.schedule, start.schedule)

@@ -50,6 +50,7 @@ class Journal:
             raise
         self._count = len(records)
         self._left = [r for r in records if r["kind"] not in NOTES][::-1]
+        self._resumed = bool(records)
         self._spent = max((float(r.get("spent_s", 0.0)) for r in records), default=0.0)
         self._begun = time.monotonic()
 
@@ -57,10 +58,6 @@ class Journal:
     def replaying(self) -> bool:
         """Whether there is still something to hand out."""
         return bool(self._left)
-
-    @property
-    def empty(self) -> bool:
-        return not self._count
 
     @property
     def spent_s(self) -> float:
@@ -85,7 +82,11 @@ class Journal:
                 )
             self.listener(record)
             return record
-        return self._append({"kind": kind, **key, **make()})
+        made = make()
+        if self._resumed:  # noted with the first step that is new: a run that cannot go on is left as it was
+            self._resumed = False
+            self.note("resume", {})
+        return self._append({"kind": kind, **key, **made})
 
     def note(self, kind: str, fields: Record) -> None:
         """A line for readers."""

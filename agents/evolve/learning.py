@@ -72,6 +72,8 @@ class Learner:
             tested=proposal.bullets if proposal.source == "bullet" else (),
             cited=proposal.bullets if proposal.source == "writer" else (),
         )  # fmt: skip
+        if lesson is not None and lesson.effect == "hurt" and incumbent.number:
+            deltas = [delta for delta in deltas if delta.op != "ADD"]  # most edits hurt what is good already
         if lm is not None:
             if lesson is not None and any(delta.op == "ADD" for delta in deltas):
                 self._waiting.append(_Waiting(lesson, evaluation, incumbent.findings, facts))

@@ -4,7 +4,9 @@ journal.jsonl       what happened, in order: the truth (`journal.py`)
 schedules/H.json    every schedule that was proposed, by its hash
 traces/H.json       a step of schedule H as it ran, where one was traced
 playbook.json       the playbook as the run began with it
+learned.json        the playbook as it ended
 best.json           the schedule that the run found, once it has ended
+result.json         what `--json` printed at the end
 report.html         the run to look at
 STOP                makes the run end after the present evaluation; a user creates it
 """
@@ -46,6 +48,10 @@ class RunDir:
     @property
     def best(self) -> Path:
         return self.path / "best.json"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
 
     @property
     def report(self) -> Path:

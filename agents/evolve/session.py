@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -67,8 +68,8 @@ def new_run_dir(parent: Path, task: Task) -> Path:
     return parent / f"{task.name}-{max(taken) + 1}"
 
 
-def resumed(path: Path, *, budget: Budget | None = None) -> Session:
-    """The session of a run's folder. Raises `InputError` where there is none."""
+def resumed(path: Path, **budget: float | int | None) -> Session:
+    """The session of a run's folder; `budget` replaces those of its limits that are given. Raises `InputError`."""
     run = RunDir(path)
     run.check_resumable()
     records = read_journal(run.journal)
@@ -81,15 +82,39 @@ def resumed(path: Path, *, budget: Budget | None = None) -> Session:
         raise InputError(f"{run.playbook}: cannot be read: {error.strerror}") from error
     told = first["told"]
     price = told["price"]
+    limits = {**told["budget"], **{name: value for name, value in budget.items() if value is not None}}
+    if budget.get("evaluations") is None:  # an earlier resumption may have had a larger one
+        limits["evaluations"] = max(limits["evaluations"], evaluated(records))
     return Session(
         task=Task.model_validate(first["task"]),
         playbook=Playbook.model_validate_json(text),
         start=run.load(first["incumbent"]),
         seed=first["seed"],
-        budget=budget or Budget(**told["budget"]),
+        budget=Budget(**limits),
         launch=Launch(**told["launch"]),
         ask=Ask(told["lm"], tuple(price) if price else None),
     )
+
+
+def evaluated(records: list[Record]) -> int:
+    """How many candidates a journal holds the evaluation of."""
+    return sum(r["kind"] == "evaluation" and r["evaluation"] > 0 for r in records)
+
+
+def finished(path: Path, session: Session) -> dict[str, Any] | None:
+    """The result of a run that has used up its evaluations; None where there is something left to do.
+
+    Raises `InputError` for a budget that the run has exceeded already.
+    """
+    run = RunDir(path)
+    done = evaluated(read_journal(run.journal))
+    if session.budget.evaluations < done:
+        raise InputError(f"--budget {session.budget.evaluations}: the run in {path} has {done} evaluations already")
+    if not run.result.exists():
+        return None
+    result: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
+    over = result["ended"].startswith("no more") or session.budget.evaluations == done
+    return {**result, "run_dir": path, "best": {**result["best"], "file": run.best}} if over else None
 
 
 def evolve(
@@ -146,7 +171,9 @@ def evolve(
                 raise Paused(f"{error}; then go on with `pibroch evolve --resume {path}`") from error
         write_atomically(run.best, schedule_text(result.best.schedule))
         write_atomically(run.learned, evolution.learner.playbook.model_dump_json(indent=1) + "\n")
-        return summary(run, session, result, metered, seconds=journal.spent_s)
+        found = summary(run, session, result, metered, seconds=journal.spent_s)
+        write_atomically(run.result, json.dumps(found, default=str, indent=1) + "\n")
+        return found
     finally:
         journal.close()
 
@@ -154,21 +181,24 @@ def evolve(
 def summary(
     run: RunDir, session: Session, result: Result, metered: Metered | None, *, seconds: float
 ) -> dict[str, Any]:
-    """The run as plain data. A best without a confirmed gain says so: its ratio may be noise."""
-    kind = session.task.kind if session.launch.scores == "measured" else "simulated"
+    """The run as plain data. A best without a confirmed gain says so: its ratio may be noise, or a simulator's word."""
+    simulated = session.launch.scores == "simulated"
+    kind = "simulated" if simulated else session.task.kind
     confirmed = result.confirmed
+    seen = result.start.seconds / result.best.seconds if simulated else result.gain
     done = [outcome.done for outcome in result.outcomes]
     spent = metered.spent if metered else None
     return {
         "ok": True,
         "task": session.task.name,
         "kind": kind,
+        "costs": "profile" if session.task.emulate else "assumed" if simulated else "measured",
         "best": {
             "schedule": result.best.schedule.to_json(),
             "hash": result.best.key,
             "file": run.best,
             "evaluation": result.best.number,
-            "ratio": confirmed["ratio"] if confirmed else 1.0,
+            "ratio": confirmed["ratio"] if confirmed else seen,
             "interval": [confirmed["lower"], confirmed["upper"]] if confirmed else None,
             "pairs": confirmed["pairs"] if confirmed else 0,
             "confirmed": bool(confirmed and confirmed["lower"] > 1),

@@ -22,6 +22,7 @@ from pibroch.cli.common import (
 )
 from pibroch.runtime.errors import InputError
 from pibroch.runtime.files import check_writable, write_atomically
+from pibroch.runtime.words import count
 
 if TYPE_CHECKING:
     from pibroch.agents.evolve.session import Session
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
 NAME = "evolve"
 RUNS = Path("runs") / "evolve"
+WITH_RESUME = ("task", "model", "resume", "budget", "max_seconds", "max_tokens", "max_money", "apply", "as_json")
+ASSUMED = " (its costs are assumed: 0.1 s for the forward of a sample, links of 1 GB/s)"
 
 
 def command(
+    context: typer.Context,
     task: Annotated[
         str | None, typer.Argument(help="A task by name, or its file. None: --model.", show_default=False)
     ] = None,
@@ -49,7 +53,11 @@ def command(
     memory_limit: MemoryLimit = None,
     schedule: Annotated[
         Path | None,
-        typer.Option("--schedule", help="The schedule to start from. Default: 1F1B.", show_default=False),
+        typer.Option(
+            "--schedule",
+            help="The start. Default: the fastest 1F1B of all divisions.",
+            show_default=False,
+        ),
     ] = None,
     scores: Annotated[
         Literal["measured", "simulated"],
@@ -85,7 +93,8 @@ def command(
         Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)
     ] = None,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Write a confirmed best and what was learned into the project.")
+        bool,
+        typer.Option("--apply", help="Write the best and what was learned into the project."),
     ] = False,
     launcher: LauncherName = "ray",
     address: Address = None,
@@ -95,11 +104,13 @@ def command(
 ) -> None:
     """Search for a faster schedule: propose, prove, simulate, run, time in pairs; learn from each result."""
     from pibroch.agents.evolve.budget import Budget
-    from pibroch.agents.evolve.session import Ask, Launch, Session, evolve, new_run_dir, resumed
+    from pibroch.agents.evolve.session import Ask, Launch, Session, evolve, finished, new_run_dir, resumed
     from pibroch.cli.evolve_view import LiveView
     from pibroch.project import find_project
     from pibroch.runtime.directives import load_schedule
 
+    if resume is not None:
+        _check_resume(context)
     if sum(given is not None for given in (task, model, resume)) != 1:
         raise typer.BadParameter("name a task, or a model with --model, or a run with --resume: one of them")
     project = find_project()
@@ -109,7 +120,7 @@ def command(
     chosen: Session
     if resume is not None:
         path = resume
-        chosen = resumed(resume, budget=Budget(budget, max_seconds, max_tokens, max_money) if budget else None)
+        chosen = resumed(resume, evaluations=budget, seconds=max_seconds, tokens=max_tokens, money=max_money)
     else:
         found = _task(task, project) if task else _own_task(model or "", devices, samples, memory_limit)
         path = out or new_run_dir(RUNS, found)
@@ -123,11 +134,25 @@ def command(
             ask=Ask(lm or project.settings.get("lm"), _price(price), record),
         )
     check_writable(path / "report.html")
-    with LiveView(budget=chosen.budget.evaluations) as view:
-        result = evolve(path, chosen, resume=resume is not None, say=say, listeners=[view.record])
+    result = finished(path, chosen) if resume is not None else None
+    if result is None:
+        with LiveView(budget=chosen.budget.evaluations) as view:
+            result = evolve(path, chosen, resume=resume is not None, say=say, listeners=[view.record])
     result["report"] = _report(path)
     result["applied"] = _apply(project, path, result) if apply else None
     finish(result, _lines(result), as_json=as_json)
+
+
+def _check_resume(context: typer.Context) -> None:
+    """A resumed run takes what it is from its folder."""
+    sources = {param.opts[0]: context.get_parameter_source(str(param.name)) for param in context.command.params}
+    named = {param.opts[0]: param.name for param in context.command.params}
+    given = [
+        opt for opt, source in sources.items()
+        if named[opt] not in WITH_RESUME and source is not None and source.name == "COMMANDLINE"
+    ]  # fmt: skip
+    if given:
+        raise typer.BadParameter(f"--resume goes on with what the run was told: leave out {', '.join(given)}")
 
 
 def _task(name: str, project: Project) -> Task:
@@ -179,24 +204,41 @@ def _apply(project: Project, path: Path, result: dict[str, Any]) -> dict[str, An
     from pibroch.agents.evolve.applying import apply_run
 
     assert project.root is not None
-    return apply_run(project.root, path, task=result["task"], confirmed=result["best"]["confirmed"])
+    return apply_run(project.root, path, task=result["task"], better=_better(result))
+
+
+def _better(result: dict[str, Any]) -> bool:
+    """Whether the best is worth writing down: confirmed, or the simulator's where that decided everything."""
+    found: bool = result["best"]["confirmed"] or (result["kind"] == "simulated" and result["best"]["evaluation"] > 0)
+    return found
+
+
+def _counted(result: dict[str, Any]) -> str:
+    """How many candidates there were, by verdict."""
+    verdicts = [row["verdict"] for row in result["rejected"]]
+    faster = result["evaluations"] - len(verdicts)
+    others = [f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)]
+    return f"{count(result['evaluations'], 'candidate')}: " + ", ".join([f"{faster} faster", *others])
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
     best, book, cost = result["best"], result["playbook"], result["cost"]
     kind = "" if result["kind"] == "measured" else f" ({result['kind']})"
-    if best["confirmed"]:
-        low, high = best["interval"]
-        gain = f"{best['ratio']:.3f} times as fast as the start{kind}, {low:.3f} to {high:.3f} in {best['pairs']} pairs"
-    elif best["interval"]:
-        low, high = best["interval"]
-        gain = f"no gain confirmed{kind}: {best['ratio']:.3f}, {low:.3f} to {high:.3f} in {best['pairs']} pairs"
-    else:
+    times = f"{best['ratio']:.3f} times as fast as the start"
+    if best["evaluation"] == 0:
         gain = "nothing faster than the start was found"
+    elif result["kind"] == "simulated":
+        gain = f"{times} in the simulator; not run{ASSUMED if result['costs'] == 'assumed' else ''}"
+    elif best["interval"] is None:
+        gain = f"{times}{kind} when it was found; not confirmed"
+    else:
+        low, high = best["interval"]
+        sure = f"{times}{kind}" if best["confirmed"] else f"no gain confirmed{kind}: {best['ratio']:.3f}"
+        gain = f"{sure}, {low:.3f} to {high:.3f} in {best['pairs']} pairs"
     rows = [
         f"best       {gain}",
         f"schedule   {best['file']}",
-        f"evaluated  {result['evaluations']} candidates, {len(result['rejected'])} rejected; ended: {result['ended']}",
+        f"evaluated  {_counted(result)}; ended: {result['ended']}",
         f"playbook   {', '.join(f'{n} {what}' for what, n in book.items() if n) or 'nothing learned'}",
     ]
     if cost["calls"]:
@@ -204,6 +246,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         rows.append(f"model      {cost['calls']} calls, {tokens}, {cost['money']:.4f}")
     rows += [f"  {line}" for line in result["model_failures"][:5]]
     rows.append(f"report     {result['report']}")
+    if result["ended"] in ("interrupted", "stopped"):
+        rows.append(f"go on      pibroch evolve --resume {result['run_dir']}")
     if result["applied"]:
         rows.append(f"applied    {result['applied']['text']}")
     return rows

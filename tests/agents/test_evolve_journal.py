@@ -84,7 +84,7 @@ def test_cut_off_anywhere_it_goes_on_from_the_last_whole_line(
     assert program(journal, 4, again) == [0, 1, 4, 9]
     journal.close()
     assert again == list(range(whole, 4))
-    assert [r["i"] for r in read_journal(path)] == [0, 1, 2, 3]
+    assert [r["i"] for r in read_journal(path) if r["kind"] == "step"] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "nonsense", '{"n": 5, "kind": "step"}', '{"n": 0, "kind": 3}'])

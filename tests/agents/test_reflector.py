@@ -67,8 +67,8 @@ REORDER = {"op": "reorder"}
         (simulated(0.7), "measured", None),  # the simulator's word is no measurement
         (measured(0.9, 0.95, simulated=True), "measured", None),
         (simulated(1.004), "simulated", "nothing"),
-        (simulated(1.006), "simulated", "helped"),
-        (simulated(0.994), "simulated", "hurt"),
+        (simulated(1.011), "simulated", "helped"),
+        (simulated(0.989), "simulated", "hurt"),
         (Evaluation(rung="verify", verdict="same", reason=""), "measured", "nothing"),
         (Evaluation(rung="verify", verdict="invalid", reason="V7"), "measured", None),
         (measured(1.5, 1.6, verdict="unequal"), "measured", None),  # fast and wrong

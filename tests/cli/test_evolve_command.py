@@ -35,7 +35,7 @@ def test_from_a_task_to_a_schedule_a_report_and_a_playbook(project: Path, capsys
     result = said.json
     assert result.keys() >= KEYS
     assert (result["evaluations"], result["kind"], result["run_dir"]) == (6, "simulated", "runs/evolve/own-1")
-    assert result["best"]["confirmed"]
+    assert not result["best"]["confirmed"]  # nothing ran
     setting = open_setting(load_task(project / "tasks" / "own.json"))
     folder = project / result["run_dir"]
     start = setting.simulate(setting.lower(load_schedule(folder / f"schedules/{result['best']['incumbent']}.json")))
@@ -56,6 +56,9 @@ def test_resumed_from_its_folder_alone(project: Path, capsys: pytest.CaptureFixt
     first = here(capsys, "evolve", "own", "--budget", "3", *options).json
     more = here(capsys, "evolve", "--resume", "one", "--budget", "5", "--json").json
     assert (first["evaluations"], more["evaluations"]) == (3, 5)
+    again = here(capsys, "evolve", "--resume", "one", "--json").json
+    assert again == more
+    assert here(capsys, "evolve", "--resume", "one", "--budget", "2").code == 1
     assert [r["schedule"] for r in more["rejected"]][: len(first["rejected"])] == [
         r["schedule"] for r in first["rejected"]
     ]
@@ -67,6 +70,7 @@ def test_resumed_from_its_folder_alone(project: Path, capsys: pytest.CaptureFixt
         (["nothing"], 1, "nothing"),
         ([], 2, "name a task, or a model with --model, or a run with --resume"),
         (["own", "--resume", "x"], 2, "one of them"),
+        (["--resume", "x", "--seed", "3"], 2, "leave out --seed"),
         (["--resume", "x"], 1, "holds no run"),
         (["own", "--budget", "0"], 2, "--budget"),
         (["own", "--price", "cheap"], 1, "write two numbers"),
