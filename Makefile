@@ -8,6 +8,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 INTENT ?= 1F1B over 2 stages, 8 microbatches
 PIP := python -m pip --disable-pip-version-check install --progress-bar on
 PYTEST_ARGS ?=
+ALONE := tests/cli tests/failures tests/gpu tests/runtime
+TOGETHER := $(filter-out $(ALONE) tests/support tests/conftest.py tests/__pycache__,$(wildcard tests/*))
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test lint clean
@@ -22,8 +24,10 @@ demo: .venv-demo/stamp
 	@.venv-demo/bin/python -m pibroch demo "$(INTENT)" --out runs/demo
 
 test: lint
-	@echo '== tests'
-	@.venv-test/bin/python -m pytest tests --durations=10 $(PYTEST_ARGS)
+	@echo '== tests, two at a time'
+	@.venv-test/bin/python -m pytest -n 2 --dist loadfile $(TOGETHER) --durations=10 $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@echo '== tests that start clusters, or are about processes, one at a time'
+	@.venv-test/bin/python -m pytest $(ALONE) --durations=10 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 lint: .venv-test/stamp
 	@echo '== ruff'
