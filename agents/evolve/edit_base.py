@@ -211,7 +211,10 @@ def fitted(design: Design, setting: Setting) -> Design:
         limit, every = setting.task.memory_limit, frozenset(range(design.stages))
         if limit is None:
             return remade(changed(design, recompute=frozenset(), layer_recompute=()), setting)
-        choices = [frozenset[int](), every]
+        p = len(design.positions)
+        # None, all, or the first stages of every position: those keep most microbatches.
+        choices = [frozenset(range(n)) for n in range(0, design.stages, p)] + [every]
+        most = len(choices) + 2
         best: tuple[tuple[float, ...], frozenset[int]] | None = None
         for stages in choices:
             plain = changed(design, recompute=stages, layer_recompute=())
@@ -221,12 +224,19 @@ def fitted(design: Design, setting: Setting) -> Design:
                 best = key, stages
             # Rows with all stages recomputed are those of a full pipeline: what do they leave room for?
             least = least_recompute(changed(plain, rows=built.rows), setting)
-            if len(choices) < 4 and least not in choices:
+            if len(choices) < most and least not in choices:
                 choices.append(least)
         assert best is not None
         return remade(changed(design, recompute=best[1], layer_recompute=()), setting)
     except InputError as error:
         raise NotApplicable(str(error)) from error
+
+
+def best_fit(design: Design, setting: Setting) -> tuple[tuple[float, float], Design]:
+    """`fitted` for a list rule, with (bytes over the memory bound, seconds) of what the builder made."""
+    new = fitted(design, setting)
+    limit, built = setting.task.memory_limit, build_rows(new, setting, new.rule)
+    return (0.0 if limit is None else max(0, max(built.peak) - limit), built.makespan), new
 
 
 def cut_by_costs(design: Design, setting: Setting) -> list[int]:

@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pibroch.agents.evolve.cuts import cut_in_bound
 from pibroch.agents.evolve.design import Design, Item, Row, Rule, changed, rows_of_family
 from pibroch.agents.evolve.edit_base import (
     EditBase,
     NotApplicable,
     Which,
     arranged,
+    best_fit,
     by_hand,
     check_rows,
     divided,
@@ -23,7 +25,6 @@ from pibroch.agents.evolve.edit_base import (
     with_row,
 )
 from pibroch.agents.evolve.edit_parameters import Step, layout_now
-from pibroch.agents.evolve.figures import figures, most_bytes
 from pibroch.agents.evolve.order import relaxed
 from pibroch.evals.setting import Setting
 
@@ -138,8 +139,10 @@ class Divide(EditBase):
         if used % self.replicas:
             raise NotApplicable(f"{used} devices do not divide into {self.replicas} replicas")
         p = used // self.replicas
-        if p == 1 and self.stages_per_device > 1:
-            raise NotApplicable("with one device per replica more stages make no pipeline")
+        if p == 1 and self.stages_per_device > 1 and setting.task.memory_limit is None:
+            raise NotApplicable(
+                "with one device per replica more stages make no pipeline, and there is no memory bound"
+            )
         return divided(
             design, setting, positions=p, stages=p * self.stages_per_device, replicas=self.replicas, layout=self.layout
         )
@@ -147,9 +150,13 @@ class Divide(EditBase):
     def apply(self, design: Design, setting: Setting) -> Design:
         plain = self.division(design, setting)
         limit = setting.task.memory_limit
-        new = fitted(changed(plain, rule=Rule("list", "auto", len(plain.positions) > 1)), setting)
-        if limit is None or max(most_bytes(new, figures(new, setting))) <= limit:
-            return new
+        split = Rule("list", "auto", len(plain.positions) > 1)
+        if limit is None:
+            return fitted(changed(plain, rule=split), setting)
+        cuts = {plain.cut: None, cut_in_bound(plain, setting, plain.cut): None} if plain.cut else {plain.cut: None}
+        new = min((best_fit(changed(plain, rule=split, cut=cut), setting) for cut in cuts), key=lambda one: one[0])
+        if new[0][0] <= 0:
+            return new[1]
         return fitted(changed(plain, rule=Rule("list", "auto")), setting)
 
 

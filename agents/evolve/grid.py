@@ -49,7 +49,7 @@ def grid(setting: Setting, *, budget: int, seed: int = 0) -> list[Schedule]:
     divisions, in an order that `seed` draws."""
     rng = random.Random(seed)
     found: dict[str, Schedule] = {}
-    for _, tier in groupby(sorted(_cells(setting), key=lambda c: c.rank), key=lambda c: c.rank):
+    for _, tier in groupby(sorted(cells(setting), key=lambda c: c.rank), key=lambda c: c.rank):
         for cell in _spread(list(tier), rng):
             if len(found) >= budget:
                 return list(found.values())
@@ -59,7 +59,7 @@ def grid(setting: Setting, *, budget: int, seed: int = 0) -> list[Schedule]:
     return list(found.values())
 
 
-def _cells(setting: Setting) -> Iterator[Cell]:
+def cells(setting: Setting) -> Iterator[Cell]:
     devices = setting.task.devices
     for replicas in (k for k in range(1, devices + 1) if devices % k == 0):
         p = devices // replicas
@@ -89,6 +89,19 @@ def _spread(cells: list[Cell], rng: random.Random) -> Iterator[Cell]:
 
 def _schedule(cell: Cell, setting: Setting) -> Schedule | None:
     """None where the family, the model or the memory bound rules the cell out, or it is another cell's twin."""
+    design = cell_design(cell, setting)
+    if design is None:
+        return None
+    try:
+        known = figures(design, setting)
+    except InputError:
+        return None
+    limit = setting.task.memory_limit
+    return encode(design) if limit is None or max(least_bytes(design, known)) <= limit else None
+
+
+def cell_design(cell: Cell, setting: Setting) -> Design | None:
+    """None where the family or the model rules the cell out, or it is another cell's twin."""
     devices, k, m = setting.task.devices, cell.replicas, cell.microbatches
     p = devices // k
     model = setting.model(k, m)
@@ -118,10 +131,4 @@ def _schedule(cell: Cell, setting: Setting) -> Schedule | None:
     if cell.bucket is not None:
         sizes = [float(f"{whole * cell.bucket:.2g}") for whole in stage_megabytes(design, setting)]
         design = changed(design, bucket_size=tuple(size or None for size in sizes))
-    design = changed(design, rows=rows)
-    try:
-        known = figures(design, setting)
-    except InputError:
-        return None
-    limit = setting.task.memory_limit
-    return encode(design) if limit is None or max(least_bytes(design, known)) <= limit else None
+    return changed(design, rows=rows)

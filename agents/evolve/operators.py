@@ -119,7 +119,9 @@ def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]
             for n in range(1, setting.task.devices + 1)
             for each, layout in ((1, "loop"), *product((2, 3, 4), ("loop", "v")))
             if setting.task.devices % n == 0 and setting.choices(n)
-            if (each == 1 or n < setting.task.devices) and (free or each == 1)
+            if free or each == 1
+            # On one device per replica more stages make no pipeline, but less that is recomputed at once.
+            if each == 1 or n < setting.task.devices or (setting.task.memory_limit is not None and layout == "loop")
         ),
         "stages_per_device": (
             {"by": by, "layout": layout}

@@ -3,6 +3,7 @@
 bullet   the edit that a bullet of the playbook names, applied alone to the incumbent: the only way in which a bullet
          is tested
 writer   a language model's, every second time where there is one
+family   one of the classic families that promise most (`families.py`): the first FAMILIES of every second proposal
 merge    the incumbent with one part of another member of the Pareto front
 edit     an operator, guided by the parent's findings and by what has worked
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from pibroch.agents.evolve.design import Design, encode
 from pibroch.agents.evolve.edits import NotApplicable, apply_edit, edit_key, parse_edit
+from pibroch.agents.evolve.families import promising
 from pibroch.agents.evolve.operators import propose
 from pibroch.agents.evolve.population import Individual, Population
 from pibroch.agents.lessons import PITFALLS
@@ -24,6 +26,7 @@ from pibroch.playbooks.model import Bullet
 from pibroch.runtime.directives import Schedule
 
 MERGE_EVERY = 7  # proposals: a merge seldom beats its better parent
+FAMILIES = 4
 PRIOR = 2.0  # tests' worth of belief in an operator that nobody has tried
 
 
@@ -56,7 +59,7 @@ class Success:
 @dataclass(slots=True)
 class Proposer:
     """`bullets` gives those that fit the incumbent, the best first; each is tested once in a run. `write` asks the
-    model, None where there is none (left)."""
+    model, None where there is none (left). `families` are still to try; `last` is what came last, "family" or not."""
 
     setting: Setting
     population: Population
@@ -65,6 +68,8 @@ class Proposer:
     success: dict[str, Success] = field(default_factory=dict)
     priors: Mapping[str, float] = field(default_factory=dict)
     tested: set[str] = field(default_factory=set)
+    families: list[tuple[Design, str]] | None = None
+    last: str = ""
 
     def next(self, turn: int, rng: random.Random) -> Proposal:
         """The proposal of one turn, the same for the same history and generator."""
@@ -72,6 +77,10 @@ class Proposer:
             return self.write(self.population.incumbent)
         if (bullet := self._untested()) is not None:
             return self._bullet(bullet)
+        family = self._family() if self.last != "family" else None
+        self.last = "edit" if family is None else "family"
+        if family is not None:
+            return family
         if turn % MERGE_EVERY == MERGE_EVERY - 1 and (merged := self._merge(rng)) is not None:
             return merged
         return self._edit(rng)
@@ -111,6 +120,14 @@ class Proposer:
         return Proposal(
             "bullet", parent, encode(design), bullet.text, edit.to_json(), (bullet.id,), design=design, alone=True
         )
+
+    def _family(self) -> Proposal | None:
+        if self.families is None:
+            self.families = promising(self.setting, count=FAMILIES)
+        if not self.families:
+            return None
+        design, name = self.families.pop(0)
+        return Proposal("family", self.population.incumbent, encode(design), name, design=design)
 
     def _edit(self, rng: random.Random) -> Proposal:
         parent = self.population.parent(rng)
