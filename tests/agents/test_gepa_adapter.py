@@ -14,7 +14,7 @@ import pytest
 from prompt_models import MODEL, SENTENCES, Reflector, SmallWriter
 from scripted_lm import ScriptedModel, block
 
-from pibroch.agents.evolve.journal import Journal, read_journal
+from pibroch.agents.evolve.journal import NOTES, TIMES, Journal, read_journal
 from pibroch.agents.evolve.prompts import Share, Stopped, evaluate_prompts, evolve_prompts
 from pibroch.agents.evolve.prompts_accept import evidence, sign_test
 from pibroch.agents.evolve.prompts_intents import Intents, load_intents
@@ -335,7 +335,8 @@ def test_a_resumed_run_is_the_run(tmp_path: Path, dies_after: int) -> None:
     assert len(writer.asked) == whole.rollouts - dies_after
 
     def steps(name: str) -> list[dict[str, Any]]:
-        return [{k: v for k, v in r.items() if k not in ("at", "spent_s")} for r in read_journal(tmp_path / name)]
+        rows = [r for r in read_journal(tmp_path / name) if r["kind"] not in NOTES]
+        return [{k: v for k, v in r.items() if k not in TIMES} for r in rows]
 
     assert steps("cut.jsonl") == steps("whole.jsonl")
 
