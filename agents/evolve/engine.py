@@ -7,7 +7,7 @@ steps (`journal.py`). Only the ladder and the language model touch the world, an
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,7 @@ class Evolution:
         playbook: Playbook,
         options: Options,
         lm: Memo | None = None,
+        prompts: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.run_dir, self.journal, self.ladder, self.options, self.lm, self.say = (
@@ -89,7 +90,7 @@ class Evolution:
         self.failed_in_a_row = 0
         self.tried: list[str] = []
         self.gain = 1.0
-        self.writer = Writer(lm, self.setting, say=say) if lm else None
+        self.writer = Writer(lm, self.setting, prompts, say=say) if lm else None
 
     def run(self) -> Result:
         """Raises `InputError` where nothing can start, `Paused` where a mailbox has no answer yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Everything that a run is told. A resumed run finds all of it in its journal, but for a larger budget."""
+    """Everything that a run is told. A resumed run finds all of it in its journal, but for a larger budget and the
+    `prompts` that replace ours."""
 
     task: Task
     playbook: Playbook = field(default_factory=Playbook)
@@ -57,6 +58,7 @@ class Session:
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
     ask: Ask = field(default_factory=Ask)
+    prompts: Mapping[str, str] | None = None
 
 
 def new_run_dir(parent: Path, task: Task) -> Path:
@@ -163,7 +165,8 @@ def evolve(
             evolution = Evolution(
                 run=run, journal=journal, ladder=ladder, playbook=session.playbook,
                 options=Options(session.seed, session.budget, session.start, told),
-                lm=Memo(metered, journal, seconds_left=seconds_left) if metered else None, say=say,
+                lm=Memo(metered, journal, seconds_left=seconds_left) if metered else None, prompts=session.prompts,
+                say=say,
             )  # fmt: skip
             try:
                 result = evolution.run()

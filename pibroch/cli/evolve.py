@@ -103,6 +103,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Search for a faster schedule: propose, prove, simulate, run, time in pairs; learn from each result."""
+    from dataclasses import replace
+
     from pibroch.agents.evolve.budget import Budget
     from pibroch.agents.evolve.session import Ask, Launch, Session, evolve, finished, new_run_dir, resumed
     from pibroch.cli.evolve_view import LiveView
@@ -133,6 +135,7 @@ def command(
             launch=Launch(scores, launcher, address, device, deadline),
             ask=Ask(lm or project.settings.get("lm"), _price(price), record),
         )
+    chosen = replace(chosen, prompts=project.prompts())
     check_writable(path / "report.html")
     result = finished(path, chosen) if resume is not None else None
     if result is None:
