@@ -73,6 +73,11 @@ def layout_key(design: Design) -> Hashable:
     )  # fmt: skip
 
 
+def design_key(design: Design) -> Hashable:
+    """Equal for designs that are one schedule, whatever rule made their rows."""
+    return layout_key(design), design.rows, design.overlaps, design.stream
+
+
 def _mixed_figures(design: Design, setting: Setting) -> Figures:
     without = figures(changed(design, recompute=frozenset()), setting)
     with_ = figures(changed(design, recompute=frozenset(range(design.stages))), setting)

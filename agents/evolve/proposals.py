@@ -11,13 +11,14 @@ edit     an operator, guided by the parent's findings and by what has worked
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pibroch.agents.evolve.design import Design, encode
 from pibroch.agents.evolve.edits import NotApplicable, apply_edit, edit_key, parse_edit
 from pibroch.agents.evolve.families import promising
+from pibroch.agents.evolve.figures import design_key
 from pibroch.agents.evolve.operators import propose
 from pibroch.agents.evolve.population import Individual, Population
 from pibroch.agents.lessons import PITFALLS
@@ -59,7 +60,8 @@ class Success:
 @dataclass(slots=True)
 class Proposer:
     """`bullets` gives those that fit the incumbent, the best first; each is tested once in a run. `write` asks the
-    model, None where there is none (left). `families` are still to try; `last` is what came last, "family" or not."""
+    model, None where there is none (left). `families` are still to try; `last` is what came last, "family" or not.
+    `made` are the keys of designs that were proposed."""
 
     setting: Setting
     population: Population
@@ -70,6 +72,7 @@ class Proposer:
     tested: set[str] = field(default_factory=set)
     families: list[tuple[Design, str]] | None = None
     last: str = ""
+    made: set[Hashable] = field(default_factory=set)
 
     def next(self, turn: int, rng: random.Random) -> Proposal:
         """The proposal of one turn, the same for the same history and generator."""
@@ -127,6 +130,7 @@ class Proposer:
         if not self.families:
             return None
         design, name = self.families.pop(0)
+        self.made.add(design_key(design))
         return Proposal("family", self.population.incumbent, encode(design), name, design=design)
 
     def _edit(self, rng: random.Random) -> Proposal:
@@ -134,10 +138,12 @@ class Proposer:
         tabu = self.population.tried.get(parent.plan, set())
         try:
             edit, why = propose(
-                parent.design, self.setting, parent.findings, rng=rng, weights=self.weights(), tabu=tabu
-            )
+                parent.design, self.setting, parent.findings, rng=rng, weights=self.weights(), tabu=tabu,
+                seen=self.made,
+            )  # fmt: skip
             self.population.tried.setdefault(parent.plan, set()).add(edit_key(edit))
             design = apply_edit(edit, parent.design, self.setting)
+            self.made.add(design_key(design))
         except NotApplicable as error:
             return Proposal("edit", parent, None, f"not applicable: {error}")
         alone = parent is self.population.incumbent
