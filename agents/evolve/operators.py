@@ -1,7 +1,9 @@
 """Where edits come from: drawn at random, or proposed from what was found and what has worked.
 
 `random_edit` and `propose` draw from the same set (`drawable`), so that guided and random search differ in their
-choices alone. Neither runs a simulation: every candidate that is scored counts as an evaluation.
+choices alone. Neither calls the simulator. But `propose` makes up to `_MOST_LOOKS` candidates and compares those whose
+rows the list scheduler made by that builder's own clock, which follows time much as the simulator does; these looks are
+not counted as evaluations, and random search has nothing like them.
 """
 
 from __future__ import annotations
