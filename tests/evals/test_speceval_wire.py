@@ -65,7 +65,11 @@ class _One(int):
     pass
 
 
-@pytest.mark.parametrize("value", [_One(1), object(), [_One(1)], {"a": b"x"}, 1 << 5000, lambda: 0], ids=["subclass", "object", "inside", "bytes", "huge", "function"])
+@pytest.mark.parametrize(
+    "value",
+    [_One(1), object(), [_One(1)], {"a": b"x"}, 1 << 5000, lambda: 0],
+    ids=["subclass", "object", "inside", "bytes", "huge", "function"],
+)
 def test_what_is_not_plain_is_not_encoded(value: Any) -> None:
     with pytest.raises(wire.TypeMismatch):
         wire.encode(value)
