@@ -169,9 +169,9 @@ class Ladder:
     def _evaluate(self, schedule: Schedule, incumbent: Schedule, against: Plan, workers: Workers | None) -> Evaluation:
         try:
             plan = self.setting.lower(schedule)
-            if plan.hash() == against.hash():
+            if self.setting.name(plan) == self.setting.name(against):
                 return Evaluation(
-                    plan=plan.hash(), rung="verify", verdict="same", reason="its plan is the incumbent's",
+                    plan=self.setting.name(plan), rung="verify", verdict="same", reason="its plan is the incumbent's",
                     emulated=self._emulated,
                 )  # fmt: skip
             simulation = self._simulate(plan)
@@ -179,8 +179,8 @@ class Ladder:
             return Evaluation(rung="verify", verdict="invalid", reason=str(error), emulated=self._emulated)
         ratio = self._simulate(against).makespan / simulation.makespan
         known = Evaluation(
-            plan=plan.hash(), rung="simulate", verdict="undecided", reason="", simulated=True, emulated=self._emulated,
-            simulated_s=simulation.makespan, peak_bytes=max(simulation.peak_bytes),
+            plan=self.setting.name(plan), rung="simulate", verdict="undecided", reason="", simulated=True,
+            emulated=self._emulated, simulated_s=simulation.makespan, peak_bytes=max(simulation.peak_bytes),
         )  # fmt: skip
         violations = self.setting.check(plan, simulation)
         if violations:
@@ -243,7 +243,7 @@ class Ladder:
         return "slower", gain
 
     def _simulate(self, plan: Plan) -> Simulation:
-        key = plan.hash()
+        key = self.setting.name(plan)
         if key not in self._simulated:
             self._simulated[key] = self.setting.simulate(plan)
         return self._simulated[key]

@@ -10,6 +10,7 @@ machine. Operations of less than a tenth of the longest one do not count: they a
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Setting:
     profile: Profile | None = None
     measured: LayerCosts | None = None
     _models: dict[int, ModelSpec] = field(default_factory=dict, repr=False)
+    _lowered: deque[tuple[Schedule, Plan]] = field(default_factory=lambda: deque(maxlen=16), repr=False, compare=False)
+    _names: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
     notes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def choices(self, replicas: int) -> tuple[int, ...]:
@@ -88,10 +91,25 @@ class Setting:
 
     def lower(self, schedule: Schedule) -> Plan:
         """The plan on the task's sizes. Raises `InputError`: too many devices, another batch, what lowering refuses."""
+        for known, plan in self._lowered:  # the incumbent's comes again with every candidate
+            if known is schedule:
+                return plan
         plan = lower(schedule, self.model(*division(schedule)))
         if plan.devices > self.task.devices:
             raise InputError(f"task {self.task.name} has {self.task.devices} devices, the schedule uses {plan.devices}")
+        self._lowered.append((schedule, plan))
         return plan
+
+    def name(self, plan: Plan) -> str:
+        """The plan's hash; one that `lower` gave is hashed once."""
+        key = next((i for i, (_, known) in enumerate(self._lowered) if known is plan), None)
+        if key is None:
+            return plan.hash()
+        if id(plan) not in self._names:
+            live = {id(known) for _, known in self._lowered}
+            self._names = {one: name for one, name in self._names.items() if one in live}
+            self._names[id(plan)] = plan.hash()
+        return self._names[id(plan)]
 
     def simulate(self, plan: Plan) -> Simulation:
         """One step in the simulator. Raises `InputError` where the plan waits for itself."""

@@ -24,7 +24,6 @@ from pibroch.agents.evolve.start import starting_schedule
 from pibroch.agents.evolve.writer import Writer
 from pibroch.agents.lm.base import digest
 from pibroch.evals.evaluation import Evaluation
-from pibroch.evals.feedback.simulated import simulated_findings
 from pibroch.evals.finding import Finding
 from pibroch.evals.ladder import Ladder
 from pibroch.playbooks.model import Bullet, Outcome, Playbook
@@ -131,7 +130,7 @@ class Evolution:
         self.population = Population(start)
         self.population.add(start)
         self.population.plans[start.plan] = evaluation
-        start.findings = self._findings(start)
+        start.known = self._findings(start)
         self.proposer = Proposer(
             self.setting, self.population, lambda: self._fitting(begun), self._write if self.lm is not None else None,
             priors=_priors(begun),
@@ -141,7 +140,7 @@ class Evolution:
     def _fitting(self, playbook: Playbook) -> list[Bullet]:
         """The bullets for the present incumbent, the best first."""
         one = self.population.incumbent
-        return select(playbook, facts_of(self.setting, one.schedule, one.findings), tokens=BULLET_TOKENS)
+        return select(playbook, facts_of(self.setting, one.schedule, one.findings(self.setting)), tokens=BULLET_TOKENS)
 
     # The loop
 
@@ -170,7 +169,7 @@ class Evolution:
             return self._skip(proposal, "", proposal.why)
         key = self.run_dir.save(schedule)
         try:
-            plan = self.setting.lower(schedule).hash()
+            plan = self.setting.name(self.setting.lower(schedule))
         except InputError as error:
             return self._skip(proposal, key, f"refused: {error}")
         number, incumbent = self.evaluations + 1, self.population.incumbent
@@ -210,10 +209,9 @@ class Evolution:
         if evaluation.accepted:
             self.population.incumbent = one
             self.gain *= evaluation.ratio or 1.0
-            one.findings = self._findings(one)
+            one.known = self._findings(one)
         else:
             self.rejected.append(_rejection(number, key, evaluation))
-            one.findings = simulated_findings(self.setting, schedule)
         self.population.add(one)
 
     def _write(self, incumbent: Individual) -> Proposal:
@@ -222,7 +220,7 @@ class Evolution:
         bullets = self._fitting(self.learner.playbook)
         shown = tuple(b.id for b in bullets)
         answer = self.writer.propose(
-            incumbent.schedule, incumbent.findings, bullets, tried=self.tried, seen=self.population.plans,
+            incumbent.schedule, incumbent.findings(self.setting), bullets, tried=self.tried, seen=self.population.plans,
             evaluation=self.evaluations + 1,
         )  # fmt: skip
         if answer.schedule is None:

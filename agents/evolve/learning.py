@@ -60,11 +60,11 @@ class Learner:
         self, proposal: Proposal, incumbent: Individual, number: int, evaluation: Evaluation, lm: LanguageModel | None
     ) -> None:
         """One candidate was judged. Raises `Paused` from the model."""
-        facts = facts_of(self.setting, incumbent.schedule, incumbent.findings)
+        facts = facts_of(self.setting, incumbent.schedule, incumbent.findings(self.setting))
         lesson = None
         if proposal.alone and proposal.edit is not None:
             lesson = reflect(
-                parse_edit(proposal.edit), evaluation, incumbent.findings, facts,
+                parse_edit(proposal.edit), evaluation, incumbent.findings(self.setting), facts,
                 evidence=f"run:{self.run}#{number}", scores=self.scores,
             )  # fmt: skip
         deltas = curate(
@@ -76,7 +76,7 @@ class Learner:
             deltas = [delta for delta in deltas if delta.op != "ADD"]  # most edits hurt what is good already
         if lm is not None:
             if lesson is not None and any(delta.op == "ADD" for delta in deltas):
-                self._waiting.append(_Waiting(lesson, evaluation, incumbent.findings, facts))
+                self._waiting.append(_Waiting(lesson, evaluation, incumbent.findings(self.setting), facts))
             deltas = [delta for delta in deltas if delta.op != "ADD"]
         self._commit(number, deltas)
         if lm is None or number % CHAPTER == 0:

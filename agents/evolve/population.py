@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from pibroch.agents.evolve.design import Design
 from pibroch.evals.evaluation import Evaluation
+from pibroch.evals.feedback.simulated import simulated_findings
 from pibroch.evals.finding import Finding
+from pibroch.evals.setting import Setting
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.generated import load_generated
 
@@ -31,7 +33,13 @@ class Individual:
     design: Design
     evaluation: Evaluation
     parent: str = ""
-    findings: list[Finding] = field(default_factory=list)
+    known: list[Finding] | None = None
+
+    def findings(self, setting: Setting) -> list[Finding]:
+        """Why its step takes as long: as it ran where it was an incumbent, else as simulated, once somebody asks."""
+        if self.known is None:
+            self.known = simulated_findings(setting, self.schedule)
+        return self.known
 
     @property
     def seconds(self) -> float:

@@ -138,7 +138,7 @@ class Proposer:
         tabu = self.population.tried.get(parent.plan, set())
         try:
             edit, why = propose(
-                parent.design, self.setting, parent.findings, rng=rng, weights=self.weights(), tabu=tabu,
+                parent.design, self.setting, parent.findings(self.setting), rng=rng, weights=self.weights(), tabu=tabu,
                 seen=self.made,
             )  # fmt: skip
             self.population.tried.setdefault(parent.plan, set()).add(edit_key(edit))
