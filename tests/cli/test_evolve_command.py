@@ -10,7 +10,7 @@ from cli_helper import fresh, here
 
 from pibroch.evals.setting import open_setting
 from pibroch.evals.task import load_task
-from pibroch.playbooks.store import of_project
+from pibroch.playbooks.store import SHIPPED, of_project, read
 from pibroch.runtime.directives import load_schedule
 
 KEYS = {"ok", "task", "kind", "best", "evaluations", "rejected", "playbook", "cost", "run_dir", "report", "ended"}
@@ -41,9 +41,12 @@ def test_from_a_task_to_a_schedule_a_report_and_a_playbook(project: Path, capsys
     start = setting.simulate(setting.lower(load_schedule(folder / f"schedules/{result['best']['incumbent']}.json")))
     best = setting.simulate(setting.lower(load_schedule(project / "generated" / "schedules" / "own.json")))
     assert result["best"]["ratio"] == pytest.approx(start.makespan / best.makespan)
-    learned = of_project(project).load().bullets
-    assert {b.evidence[0].partition("#")[0] for b in learned} == {"run:own-1"}
-    assert len(learned) == result["playbook"]["added"] >= 1
+    shipped, learned = read(SHIPPED), of_project(project).load()
+    new = [b for b in learned.bullets if shipped.get(b.id) is None]
+    assert {b.evidence[0].partition("#")[0] for b in new} <= {"run:own-1"}
+    assert len(new) == result["playbook"]["added"]
+    (before,), after = shipped.bullets, learned.bullets[0]
+    assert (after.tested, after.helpful) == (before.tested + 1, before.helpful + 1)  # its V helps here too
     page = (project / result["report"]).read_text()
     assert page.startswith("<!doctype html>")
     assert "simulated" in page

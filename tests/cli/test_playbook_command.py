@@ -31,8 +31,9 @@ class Shell:
 
 @pytest.fixture
 def shell(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """In a project."""
+    """In a project, without what is shipped."""
     (tmp_path / "pibroch.toml").write_text('[project]\nname = "mine"\n')
+    monkeypatch.setattr("pibroch.playbooks.store.SHIPPED", tmp_path / "nothing.json")
     monkeypatch.chdir(tmp_path)
     return Shell(capsys)
 

@@ -171,7 +171,6 @@ def test_refused_deltas_stand_in_the_history_and_change_nothing(tmp_path: Path) 
 
 def test_project_reads_the_shipped_playbook_until_its_first_commit(tmp_path: Path) -> None:
     base = tmp_path / "shipped.json"
-    base.write_text(Path(SHIPPED).read_text())
     Store(base).commit([add("Shipped wisdom of stages")], why="made")
     raw = base.read_bytes()
     store = Store(tmp_path / "playbooks" / "playbook.json", base=base)
