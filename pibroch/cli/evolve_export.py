@@ -103,11 +103,11 @@ def facts(run: RunView) -> dict[str, str]:
 
 def to_tensorboard(run: RunView, folder: Path) -> None:
     """Event files. Raises `MissingError` without the package, `InputError` where the folder cannot be written."""
+    check_writable(folder / "events")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise _missing("tensorboard", "--tensorboard") from error
-    check_writable(folder / "events")
     try:
         # torch leaves this class without types.
         writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
