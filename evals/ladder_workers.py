@@ -7,6 +7,7 @@ candidate that becomes the incumbent stays where it is. On a cluster the pool is
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ from pibroch.runtime.trainer import StepResult, Trainer
 from pibroch.runtime.workload import Workload
 
 JUDGED = 2  # optimizer steps that must be equal before anything is timed
+PAIR, MOST_ROUNDS = 0.25, 5  # seconds that a pair should take, and how often it may repeat its steps for that
 SIZES = 4  # samples in the larger of the two microbatches that costs are measured at
 
 
@@ -94,6 +96,7 @@ class Workers:
 
     def __init__(self, setting: Setting, first: Schedule, *, where: Where) -> None:
         self.setting, self._where = setting, where
+        self.pace: float | None = None  # seconds of one step of each, in the last pair
         self._paces: Costs | None = setting.profile.costs() if setting.profile else None
         plan = setting.lower(first)
         self._own = Side(
@@ -151,18 +154,25 @@ class Workers:
         return audit(side, steps=1)
 
     def pair(self, baseline: Side, candidate: Side, *, candidate_first: bool) -> Pair:
-        """Time one step of each, on one fresh batch."""
-        batch, seconds = self.batch(), dict[Side, float]()
+        """Time one step of each, on one fresh batch; of short steps a few in turn, of which the median counts: a step
+        of 20 ms that something interrupts takes twice as long."""
+        rounds = 1 if self.pace is None else min(max(round(PAIR / self.pace), 1), MOST_ROUNDS)
+        batches, seconds = [self.batch() for _ in range(rounds)], {baseline: list[float](), candidate: list[float]()}
 
         def both() -> None:
-            for side in (candidate, baseline) if candidate_first else (baseline, candidate):
-                begin = clock()
-                side.step(batch)
-                seconds[side] = clock() - begin
+            first = candidate_first
+            for batch in batches:
+                for side in (candidate, baseline) if first else (baseline, candidate):
+                    begin = clock()
+                    side.step(batch)
+                    seconds[side].append(clock() - begin)
+                first = not first
 
-        # Foreign CPU time is looked at once for both: a look takes as long as some steps do.
+        # Foreign CPU time is looked at once for all: a look takes as long as some steps do.
         whole = timing.sample(both)
-        return Pair(seconds[baseline], seconds[candidate], whole.quiet)
+        one, two = statistics.median(seconds[baseline]), statistics.median(seconds[candidate])
+        self.pace = one + two
+        return Pair(one, two, whole.quiet)
 
     def time(self, side: Side) -> float:
         """Seconds of one step on a fresh batch."""
