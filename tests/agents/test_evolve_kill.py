@@ -72,7 +72,7 @@ def test_killed_and_resumed_it_is_the_same_run(server: Server, whole: Path, tmp_
     path, rng = tmp_path / "run", random.Random(seed)
     full = (whole / "journal.jsonl").stat().st_size
     killed = 0
-    sizes = sorted(rng.randrange(1, full * 9 // 10) for _ in range(2))  # twice in one run: when the journal is that long
+    sizes = sorted(rng.randrange(1, full * 9 // 10) for _ in range(2))  # twice: when the journal is that long
     for size in sizes:
         pid = server.start(path, resume=begun(path))
         while not reached(path / "journal.jsonl", size) and not ended(pid):
