@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from pibroch.agents.answers import answer_of
 from pibroch.agents.evolve.edits import Edit, describe
 from pibroch.agents.evolve.lesson_rules import bounds, general, section_of
 from pibroch.agents.lessons import PITFALLS, Effect, Lesson, effect_of
 from pibroch.agents.lm.accounting import BudgetError
-from pibroch.agents.lm.base import LanguageModel, LMError, ReplyError, Request, digest, fenced_block
+from pibroch.agents.lm.base import LanguageModel, LMError, ReplyError, Request, digest
 from pibroch.agents.wording import numbers_in, wrong_way
 from pibroch.evals.evaluation import Evaluation
 from pibroch.evals.feedback.kinds import KINDS
@@ -170,15 +171,7 @@ def _measured(lesson: Lesson) -> str:
 
 def checked(text: str, lesson: Lesson, facts: Facts) -> Lesson:
     """The lesson in a reply's words and conditions. Raises `ReplyError` that says what is wrong with them."""
-    _, body = fenced_block(text, ("json",))
-    try:
-        answer = _Answer.model_validate(json.loads(body))
-    except ValidationError as error:
-        row = error.errors()[0]
-        where = ".".join(map(str, row["loc"])) or "the object"
-        raise ReplyError(f"{where}: {row['msg']}") from error
-    except (ValueError, RecursionError) as error:
-        raise ReplyError(f"not JSON: {error}") from error
+    answer = answer_of(text, _Answer)
     if answer.edit is not None and answer.edit != lesson.edit:
         raise ReplyError(f"edit: it is {json.dumps(lesson.edit)}; only text and applies_when are yours")
     if answer.effect is not None and answer.effect != lesson.effect:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from pibroch.agents.lm.base import LanguageModel, ReplyError, Request, digest, fenced_block
+from pibroch.agents.answers import answer_of
+from pibroch.agents.lm.base import LanguageModel, ReplyError, Request, digest
 from pibroch.agents.module_task import task
 from pibroch.evals.speceval.verdict import Finding
 from pibroch.runtime.errors import PibrochError
@@ -70,15 +70,7 @@ class Reviewer:
 
     def parse(self, text: str, source: str) -> list[Finding]:
         """A reply as findings. Raises `ReplyError` for what is no verdict, which is a failed review."""
-        _, body = fenced_block(text, ("json",))
-        try:
-            verdict = _Verdict.model_validate(json.loads(body))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the object"
-            raise ReplyError(f"{where}: {first['msg']}") from error
-        except (ValueError, RecursionError) as error:
-            raise ReplyError(f"not JSON: {error}") from error
+        verdict = answer_of(text, _Verdict)
         if (verdict.verdict == "reject") != bool(verdict.findings):
             raise ReplyError('"reject" comes with findings and "pass" with none')
         prose = _words(" ".join((self.spec.front.summary, *self.spec.sections.values())))

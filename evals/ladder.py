@@ -32,7 +32,7 @@ from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError, WorkerError
 from pibroch.runtime.plan import Plan
 from pibroch.runtime.simulate import Simulation
-from pibroch.runtime.trace import Trace, events_of
+from pibroch.runtime.trace import Trace
 
 Scores = Literal["measured", "simulated"]
 ALPHA = 0.001  # for the whole run: the chance of one false "faster" among all candidates
@@ -124,17 +124,11 @@ class Ladder:
     def findings(self, schedule: Schedule) -> list[Finding]:
         """Why a step of this schedule takes as long as it does, the worst cause first: from a measured step where
         workers run, else from a simulated one."""
-        from pibroch.evals.feedback import diagnose
+        from pibroch.evals.feedback.simulated import step_findings
 
         plan = self.setting.lower(schedule)
-        simulation = self._simulate(plan)
         self.traced = self._trace(schedule, plan) if self._workers else None
-        trace = self.traced or Trace(plan, events_of(plan, simulation))
-        return diagnose(
-            schedule, trace, costs=self.setting.costs(plan.replicas, plan.microbatches),
-            model=self.setting.model(plan.replicas, plan.microbatches),
-            memory_limit=self.setting.task.memory_limit, peak_bytes=simulation.peak_bytes,
-        )  # fmt: skip
+        return step_findings(self.setting, schedule, plan, self._simulate(plan), self.traced)
 
     def close(self) -> None:
         """Stop the workers, where there are any. Safe to call twice; a later evaluation starts new ones."""

@@ -97,26 +97,13 @@ def _gpt_small() -> Workload:
     )
 
 
-def _gpt_bench() -> Workload:
-    vocabulary, length = 1024, 256
+def _gpt_random(name: str, *, vocabulary: int, length: int, width: int, blocks: int, lr: float) -> Workload:
+    """On random tokens, one sample per microbatch."""
     return Workload(
-        name="gpt-bench",
-        model=partial(GPT, vocabulary=vocabulary, width=256, heads=4, blocks=8, length=length),
+        name=name,
+        model=partial(GPT, vocabulary=vocabulary, width=width, heads=4, blocks=blocks, length=length),
         loss=mean_loss,
-        optimizer=partial(adamw, lr=3e-4),
-        batch=partial(random_tokens, length=length, vocabulary=vocabulary),
-        microbatch=1,
-        tokens=length,
-    )
-
-
-def _gpt_vocab() -> Workload:
-    vocabulary, length = 8192, 64
-    return Workload(
-        name="gpt-vocab",
-        model=partial(GPT, vocabulary=vocabulary, width=128, heads=4, blocks=6, length=length),
-        loss=mean_loss,
-        optimizer=partial(adamw, lr=1e-3),
+        optimizer=partial(adamw, lr=lr),
         batch=partial(random_tokens, length=length, vocabulary=vocabulary),
         microbatch=1,
         tokens=length,
@@ -140,8 +127,8 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gpt-tied": partial(_gpt_tiny, "gpt-tied", tied=True),
     "gpt-masked": partial(_gpt_tiny, "gpt-masked"),
     "gpt-small": _gpt_small,
-    "gpt-bench": _gpt_bench,
-    "gpt-vocab": _gpt_vocab,
+    "gpt-bench": partial(_gpt_random, "gpt-bench", vocabulary=1024, length=256, width=256, blocks=8, lr=3e-4),
+    "gpt-vocab": partial(_gpt_random, "gpt-vocab", vocabulary=8192, length=64, width=128, blocks=6, lr=1e-3),
     "mlp-tiny": partial(_mlp, "mlp-tiny", 8),
     "mlp-deep": partial(_mlp, "mlp-deep", 16),
 }

@@ -64,7 +64,7 @@ class Result:
 
 
 class Evolution:
-    """One run over one task. `playbook` is what it begins with, and then what it has made of it."""
+    """One run over one task. `playbook` is what it begins with; `learner` holds what the run makes of it."""
 
     def __init__(
         self,

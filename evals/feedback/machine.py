@@ -85,10 +85,7 @@ def _slow_at_times(case: Case) -> dict[int, dict[int, float]]:
 
 def _straggler_at_times(case: Case, device: int, normal: dict[int, float]) -> None:
     seen = case.observed.compute
-    seconds = case.fault(
-        lambda costs: costs.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s),
-        lambda costs: costs.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s),
-    )
+    seconds = _cost_of(case, normal)
     if seconds < case.least:
         return
     worst = sorted(normal, key=lambda i: normal[i] - seen[i])
@@ -104,6 +101,15 @@ def _straggler_at_times(case: Case, device: int, normal: dict[int, float]) -> No
         tasks=worst,
         directive=case.place_of(stage),
         numbers={"factor": factor, "tasks": len(normal), "devices": device_ratios(case.observed)},
+    )
+
+
+def _cost_of(case: Case, normal: dict[int, float]) -> float:
+    """Seconds of the step that tasks cost by what they took beyond their normal times."""
+    seen = case.observed.compute
+    return case.fault(
+        lambda costs: costs.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s),
+        lambda costs: costs.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s),
     )
 
 
@@ -123,10 +129,7 @@ def _jitter(case: Case, known: set[int]) -> None:
                 normal[i] = expected
     if not normal:
         return
-    seconds = case.fault(
-        lambda costs: costs.with_compute(lambda i, s: s - seen[i] + normal[i] if i in normal else s),
-        lambda costs: costs.with_compute(lambda i, s: s + seen[i] - normal[i] if i in normal else s),
-    )
+    seconds = _cost_of(case, normal)
     if seconds < case.least:
         return
     worst = sorted(normal, key=lambda i: normal[i] - seen[i])
