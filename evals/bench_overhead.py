@@ -40,7 +40,7 @@ def run(
     with measurement_lock():
         begin = clock()
         with Workers(setting, incumbent, where=Where(launcher)) as workers:
-            workers.time(workers.load(incumbent, plan))
+            workers.load(incumbent, plan).step(workers.batch())
             cold = clock() - begin
     progress(f"cold start with its first step: {cold:.2f} s")
     rows: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ from pibroch.evals.evaluation import Evaluation, Verdict
 from pibroch.evals.finding import Finding
 from pibroch.evals.ladder_workers import Where, Workers
 from pibroch.evals.layer_costs import LayerCosts
-from pibroch.evals.sequential import SequentialTest, pairs_for, share
+from pibroch.evals.sequential import SequentialTest, gain_for, pairs_for, share
 from pibroch.evals.setting import Setting, open_setting
 from pibroch.evals.task import Task
 from pibroch.evals.timing import Paired, clock, measurement_lock
@@ -35,9 +35,9 @@ from pibroch.runtime.simulate import Simulation
 from pibroch.runtime.trace import Trace
 
 Scores = Literal["measured", "simulated"]
-ALPHA = 0.001  # for the whole run: the chance of one false "faster" among all candidates
-GOAL = 0.04  # a gain that the pairs must be enough for
-MOST_PAIRS = 60
+ALPHA = 0.005  # for the whole run: the chance of one false "faster" among all candidates
+GOAL = {"emulated": 0.02, "measured": 0.05}  # a gain that the pairs must be enough for
+MOST_PAIRS = 180
 TOLERANCE = {"emulated": 0.03, "measured": 0.1}  # by which a simulated ratio may differ from a measured one
 CONFIRM_PAIRS = {"emulated": 6, "measured": 20}
 
@@ -206,8 +206,9 @@ class Ladder:
         judged = workers.judge(side)
         if not judged.ok:
             return ended(known, "unequal", f"other numbers than the single process: {judged.worst}")
-        most = pairs_for(self._spread, alpha=self.alpha, gain=GOAL, most=MOST_PAIRS)
-        test = SequentialTest(alpha=self.alpha, min_gain=self.min_gain, max_pairs=most)
+        most = pairs_for(self._spread, alpha=self.alpha, gain=GOAL[self._kind], most=MOST_PAIRS)
+        goal = max(self.min_gain, gain_for(most, self._spread, alpha=self.alpha))
+        test = SequentialTest(alpha=self.alpha, min_gain=self.min_gain, goal=goal, max_pairs=most)
         found = ladder_paired.run(
             workers, base, side, test, most=most, keep_noisy=self._keep_noisy, emulated=self._emulated
         )

@@ -12,7 +12,7 @@ from pibroch.evals.ladder_workers import Side, Workers
 from pibroch.evals.roofline import implausible
 from pibroch.evals.sequential import SequentialTest
 from pibroch.evals.setting import Setting
-from pibroch.evals.timing import interval
+from pibroch.evals.timing import clock, interval
 from pibroch.runtime.costs import Costs
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.plan import Plan
@@ -20,6 +20,7 @@ from pibroch.runtime.plan import Plan
 SHORT = 2  # pairs of the short run
 FAR = 1.25  # a candidate that takes that much longer in each of them is not paired any further
 SPREAD_PAIRS = {"emulated": 3, "measured": 8}
+SPREAD_MOST, SPREAD_SECONDS = 24, 3.0  # of measured short steps as many more as fit
 SPREAD_LEAST = 0.002  # clocks and scheduling alone
 SPREAD_MARGIN = 1.25  # a spread from few pairs may well be too small
 
@@ -89,10 +90,11 @@ def run(
 def spread(workers: Workers, schedule: Schedule, plan: Plan, *, emulated: bool) -> float:
     """The standard deviation of log-ratios of pairs in which a schedule meets itself, with a margin."""
     side, logs = workers.load(schedule, plan), list[float]()
-    side.step(workers.batch())
-    for _ in range(SPREAD_PAIRS["emulated" if emulated else "measured"]):
-        seconds = [workers.time(side) for _ in range(2)]
-        logs.append(math.log(seconds[0] / seconds[1]))
+    workers.pair(side, side, candidate_first=False)  # caches and allocators
+    begin, least = clock(), SPREAD_PAIRS["emulated" if emulated else "measured"]
+    while len(logs) < least or (not emulated and len(logs) < SPREAD_MOST and clock() - begin < SPREAD_SECONDS):
+        pair = workers.pair(side, side, candidate_first=False)
+        logs.append(math.log(pair.baseline / pair.candidate))
     return max(SPREAD_LEAST, SPREAD_MARGIN * statistics.stdev(logs))
 
 

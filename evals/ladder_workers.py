@@ -7,7 +7,6 @@ candidate that becomes the incumbent stays where it is. On a cluster the pool is
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +26,7 @@ from pibroch.runtime.trainer import StepResult, Trainer
 from pibroch.runtime.workload import Workload
 
 JUDGED = 2  # optimizer steps that must be equal before anything is timed
-PAIR, MOST_ROUNDS = 0.25, 5  # seconds that a pair should take, and how often it may repeat its steps for that
+SHORT_PAIR = 0.3  # seconds: two steps that take less are taken twice, in both orders
 SIZES = 4  # samples in the larger of the two microbatches that costs are measured at
 
 
@@ -154,32 +153,23 @@ class Workers:
         return audit(side, steps=1)
 
     def pair(self, baseline: Side, candidate: Side, *, candidate_first: bool) -> Pair:
-        """Time one step of each, on one fresh batch; of short steps a few in turn, of which the median counts: a step
-        of 20 ms that something interrupts takes twice as long."""
-        rounds = 1 if self.pace is None else min(max(round(PAIR / self.pace), 1), MOST_ROUNDS)
-        batches, seconds = [self.batch() for _ in range(rounds)], {baseline: list[float](), candidate: list[float]()}
+        """Time a step of each on one fresh batch. Short steps are taken twice, in both orders, and their means count:
+        they differ among themselves by far more than by an outlier now and then, so that medians would tell less."""
+        orders = (candidate_first,) if self.pace is None or self.pace > SHORT_PAIR else (False, True)
+        batches, seconds = [self.batch() for _ in orders], ([0.0], [0.0])
 
         def both() -> None:
-            first = candidate_first
-            for batch in batches:
-                for side in (candidate, baseline) if first else (baseline, candidate):
+            for batch, candidate_leads in zip(batches, orders, strict=True):
+                for side, spent in ((baseline, seconds[0]), (candidate, seconds[1]))[:: -1 if candidate_leads else 1]:
                     begin = clock()
                     side.step(batch)
-                    seconds[side].append(clock() - begin)
-                first = not first
+                    spent[0] += clock() - begin
 
-        # Foreign CPU time is looked at once for all: a look takes as long as some steps do.
+        # Foreign CPU time is looked at once for all: a look takes a good part of a short step.
         whole = timing.sample(both)
-        one, two = statistics.median(seconds[baseline]), statistics.median(seconds[candidate])
+        one, two = (spent[0] / len(orders) for spent in seconds)
         self.pace = one + two
         return Pair(one, two, whole.quiet)
-
-    def time(self, side: Side) -> float:
-        """Seconds of one step on a fresh batch."""
-        batch = self.batch()
-        begin = clock()
-        side.step(batch)
-        return clock() - begin
 
     def batch(self) -> Any:
         """Samples of one step that nobody can know."""

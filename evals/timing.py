@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pibroch.runtime.errors import WorkerError
@@ -125,6 +126,7 @@ def interval(logs: Sequence[float], *, confidence: float = 0.95) -> tuple[float,
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
+@cache
 def t_quantile(p: float, freedom: int) -> float:
     """Quantile of Student's t for 1/2 < p < 1, to about six digits: Simpson's rule on the density, then bisection."""
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
@@ -180,16 +182,23 @@ def _busy_seconds() -> float:
     return ticks / _TICKS
 
 
+_others: set[int] = set()  # processes that do not descend from this one; none ever comes to
+
+
 def _own_seconds() -> float:
-    """CPU seconds of this process and of all that descend from it."""
+    """CPU seconds of this process and of all that descend from it. Taken twice for each pair of steps, which may take
+    100 ms: so others are looked at only when they appear."""
+    entries = os.listdir("/proc") if os.path.exists("/proc/self") else []
+    present = {int(entry) for entry in entries if entry.isdigit()}
+    _others.intersection_update(present)
     rows: dict[int, tuple[int, int]] = {}
-    for entry in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                # The command's name is in parentheses and may hold anything; fields count from behind it.
-                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                rows[int(entry.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
+    for pid in present - _others:
+        with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+            # The command's name is in parentheses and may hold anything; fields count from behind it.
+            fields = file.read().rpartition(b")")[2].split(maxsplit=14)
+            rows[pid] = (int(fields[1]), int(fields[11]) + int(fields[12]))
     ours = {os.getpid()}
     while more := {pid for pid, (parent, _) in rows.items() if parent in ours} - ours:
         ours |= more
+    _others.update(rows.keys() - ours)
     return sum(rows[pid][1] for pid in ours if pid in rows) / _TICKS

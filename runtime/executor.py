@@ -26,7 +26,7 @@ from pibroch.runtime.dispatch import Dispatch
 from pibroch.runtime.flight import FlightLog, named
 from pibroch.runtime.plan import Task
 from pibroch.runtime.program import Channel, GroupKey, Program
-from pibroch.runtime.progress import Clock, Progress, Stopped
+from pibroch.runtime.progress import PATIENCE, Clock, Progress, Stopped
 from pibroch.runtime.store import Store
 
 JOIN = 0.1  # seconds between looks at whether another stream has failed
@@ -84,7 +84,7 @@ class Executor:
         `total` is the token count of the whole batch for a (sum, count) loss. The report's loss is this device's part:
         the sum over devices is the loss of the step. Events are noted in a `timed` step, and on the CPU always.
         """
-        progress = Progress(deadline=deadline, device=self.comm.device)
+        progress = Progress(deadline=deadline + PATIENCE, device=self.comm.device)
         report = StepReport()
         self.compute.begin(batches, step=step, total=total, forward_only=forward_only)
         if not forward_only:
@@ -115,7 +115,7 @@ class Executor:
         for thread in threads:
             thread.start()
         self._stream("compute", progress, report, counter)
-        until = _now() + deadline
+        until = _now() + deadline + PATIENCE
         for thread in threads:
             # After a failure the others may wait for messages that never come: the failure is the news, at once.
             while thread.is_alive() and progress.failure is None:

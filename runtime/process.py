@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pibroch.runtime.binding import bind
 from pibroch.runtime.errors import InputError, MissingError, PibrochError
 from pibroch.runtime.messages import Frame, Frames, decode, encode, room
 
@@ -197,7 +198,9 @@ def _serve(connection: socket.socket) -> None:
     first = receive(connection)
     if first is None:
         return
-    server = Server(decode(first))
+    setup: Setup = decode(first)
+    bind(setup.rank, setup.world)
+    server = Server(setup)
     _send(connection, server.build())
     while (frames := receive(connection)) is not None:
         method, counts = decode(frames[:1])

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+PATIENCE = 5.0  # seconds that a worker waits longer than its driver, who sees all ranks and speaks first
 _now = time.monotonic  # ours, whatever the modules of a workload do to `time` later
 
 

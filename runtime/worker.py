@@ -28,6 +28,7 @@ from pibroch.runtime.memory import ByteCounter
 from pibroch.runtime.network import bind_gloo
 from pibroch.runtime.ordered import OrderedExecutor
 from pibroch.runtime.program import GroupKey, Program, forward_only
+from pibroch.runtime.progress import PATIENCE
 from pibroch.runtime.store import Store
 
 Tensors = Mapping[str, torch.Tensor]
@@ -79,7 +80,7 @@ class Worker:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         master = getattr(self, "_rendezvous", None)
-        limit = timedelta(seconds=timeout + 5)
+        limit = timedelta(seconds=timeout + PATIENCE)
         # A bound device makes NCCL connect now, and every new group with it, instead of inside a step. Transfers have
         # a group each, so that it does not matter that such groups run their operations one by one (what it warns of).
         bound = self.device if backend == "nccl" else None
@@ -91,7 +92,7 @@ class Worker:
             backend, store=store, rank=self.rank, world_size=self.world, timeout=limit, device_id=bound
         )
         self.ordered = backend == "nccl"
-        self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + 5)
+        self.comm = Communicator(rank=self.rank, device=self.device, backend=backend, timeout=timeout + PATIENCE)
         self.store = Store(device=self.device)
 
     def use(self, space: str) -> None:

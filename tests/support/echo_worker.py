@@ -89,6 +89,9 @@ class EchoWorker:
     def import_value(self, module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
 
+    def affinity(self) -> set[int]:
+        return os.sched_getaffinity(0)
+
     def environment(self, name: str) -> str | None:
         return os.environ.get(name)
 
