@@ -42,14 +42,28 @@ def command(
         str | None, typer.Argument(help="A task by name, or its file. None: --model.", show_default=False)
     ] = None,
     budget: Annotated[
-        int | None, typer.Option("--budget", min=1, help="Candidates to evaluate. Default: 40.", show_default=False)
+        int | None,
+        typer.Option(
+            "--budget", min=1, help="Candidates to evaluate. Default: 40.", show_default=False, rich_help_panel="Budget"
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Instead of a task: a shipped model or your module:function.", show_default=False),
+        typer.Option(
+            "--model",
+            help="Instead of a task: a shipped model or your module:function.",
+            show_default=False,
+            rich_help_panel="Task of your own",
+        ),
     ] = None,
-    devices: Annotated[int, typer.Option("--devices", min=1, help="With --model: how many devices.")] = 2,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="With --model: samples of one step.")] = 16,
+    devices: Annotated[
+        int,
+        typer.Option("--devices", min=1, help="With --model: how many devices.", rich_help_panel="Task of your own"),
+    ] = 2,
+    samples: Annotated[
+        int,
+        typer.Option("--samples", min=1, help="With --model: samples of one step.", rich_help_panel="Task of your own"),
+    ] = 16,
     memory_limit: MemoryLimit = None,
     schedule: Annotated[
         Path | None,
@@ -57,44 +71,70 @@ def command(
             "--schedule",
             help="The start. Default: the fastest 1F1B of all divisions.",
             show_default=False,
+            rich_help_panel="Search",
         ),
     ] = None,
     scores: Annotated[
         Literal["measured", "simulated"],
-        typer.Option("--scores", help="measured runs candidates; simulated believes the simulator."),
+        typer.Option(
+            "--scores", help="measured runs candidates; simulated believes the simulator.", rich_help_panel="Search"
+        ),
     ] = "measured",
     seed: Seed = 0,
     lm: Lm = None,
     record: Annotated[
-        Path | None, typer.Option("--record", help="Write the conversation here, for replay:DIR.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Write the conversation here, for replay:DIR.",
+            show_default=False,
+            rich_help_panel="Search",
+        ),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option("--max-seconds", help="Wall time of the whole run.", show_default=False)
+        float | None,
+        typer.Option("--max-seconds", help="Wall time of the whole run.", show_default=False, rich_help_panel="Budget"),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Of the language model, in and out.", show_default=False)
+        int | None,
+        typer.Option(
+            "--max-tokens", help="Of the language model, in and out.", show_default=False, rich_help_panel="Budget"
+        ),
     ] = None,
     max_money: Annotated[
-        float | None, typer.Option("--max-money", help="Of the language model; needs --price.", show_default=False)
+        float | None,
+        typer.Option(
+            "--max-money", help="Of the language model; needs --price.", show_default=False, rich_help_panel="Budget"
+        ),
     ] = None,
     price: Annotated[
         str | None,
-        typer.Option("--price", help="Per million input and output tokens: IN,OUT.", show_default=False),
+        typer.Option(
+            "--price", help="Per million input and output tokens: IN,OUT.", show_default=False, rich_help_panel="Budget"
+        ),
     ] = None,
     playbook: Annotated[
         str | None,
-        typer.Option("--playbook", help="A playbook's file, or none. Default: the project's.", show_default=False),
+        typer.Option(
+            "--playbook",
+            help="A playbook's file, or none. Default: the project's.",
+            show_default=False,
+            rich_help_panel="Search",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help=f"The run's folder. Default: {RUNS}/TASK-N.", show_default=False),
+        typer.Option(
+            "-o", "--out", help=f"The run's folder. Default: {RUNS}/TASK-N.", show_default=False, rich_help_panel="Run"
+        ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)
+        Path | None,
+        typer.Option("--resume", help="Go on with the run in this folder.", show_default=False, rich_help_panel="Run"),
     ] = None,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Write the best and what was learned into the project."),
+        typer.Option("--apply", help="Write the best and what was learned into the project.", rich_help_panel="Run"),
     ] = False,
     launcher: LauncherName = "ray",
     address: Address = None,

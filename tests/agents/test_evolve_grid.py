@@ -6,6 +6,7 @@ from collections import Counter
 
 from evolve_settings import emulated
 
+from pibroch.agents.evolve.bench_search import reached
 from pibroch.agents.evolve.design import decode, schedule_hash
 from pibroch.agents.evolve.grid import grid
 from pibroch.agents.evolve.random_search import random_search
@@ -76,3 +77,7 @@ def test_random_search_never_gets_worse_and_repeats() -> None:
     assert first is not None
     assert values[-1] < first
     assert curve == random_search(setting, start, budget=25, seed=3, score=lambda s: scored(setting, s))
+
+
+def test_reached_counts_evaluations_from_one() -> None:
+    assert [reached((1.0, 1.2, 1.2, 1.4), target) for target in (1.0, 1.1, 1.3, 1.5)] == [1, 2, 4, 5]
