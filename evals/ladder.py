@@ -27,7 +27,7 @@ from pibroch.evals.layer_costs import LayerCosts
 from pibroch.evals.sequential import SequentialTest, gain_for, pairs_for, share
 from pibroch.evals.setting import Setting, open_setting
 from pibroch.evals.task import Task
-from pibroch.evals.timing import Paired, clock, measurement_lock
+from pibroch.evals.timing import LockHeld, Paired, clock, measurement_lock
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError, WorkerError
 from pibroch.runtime.plan import Plan
@@ -36,8 +36,8 @@ from pibroch.runtime.trace import Trace
 
 Scores = Literal["measured", "simulated"]
 ALPHA = 0.005  # for the whole run: the chance of one false "faster" among all candidates
-GOAL = {"emulated": 0.02, "measured": 0.05}  # a gain that the pairs must be enough for
-MOST_PAIRS = 180
+GOAL = 0.05  # a gain that the pairs must be enough for
+FEW_PAIRS, MOST_PAIRS = 16, 180  # there may always be so few, where they tell a smaller gain; there are never more
 TOLERANCE = {"emulated": 0.03, "measured": 0.1}  # by which a simulated ratio may differ from a measured one
 CONFIRM_PAIRS = {"emulated": 6, "measured": 20}
 
@@ -127,6 +127,8 @@ class Ladder:
         from pibroch.evals.feedback.simulated import step_findings
 
         plan = self.setting.lower(schedule)
+        if self.scores == "measured":  # also where a resumed run has not started its workers yet
+            self._open(schedule, plan)
         self.traced = self._trace(schedule, plan) if self._workers else None
         return step_findings(self.setting, schedule, plan, self._simulate(plan), self.traced)
 
@@ -192,6 +194,8 @@ class Ladder:
                 return self._measure(known, schedule, plan, incumbent, against, workers)
         except InputError as error:
             return ended(known, "invalid", str(error))
+        except LockHeld:  # says nothing of the candidate
+            raise
         except WorkerError as error:
             self.close()  # the next evaluation starts new workers
             return ended(known, "invalid", f"its workers failed: {error}")
@@ -202,11 +206,16 @@ class Ladder:
         assert self._spread is not None
         base = workers.load(incumbent, against)
         side = workers.load(schedule, plan, beside=base)
+        base.restart()
         known = known.model_copy(update={"rung": "short", "ratio": None, "lower": None, "upper": None})
         judged = workers.judge(side)
         if not judged.ok:
             return ended(known, "unequal", f"other numbers than the single process: {judged.worst}")
-        most = pairs_for(self._spread, alpha=self.alpha, gain=GOAL[self._kind], most=MOST_PAIRS)
+        enough, few = (
+            pairs_for(self._spread, alpha=self.alpha, gain=gain, most=bound)
+            for gain, bound in ((GOAL, MOST_PAIRS), (self.min_gain, FEW_PAIRS))
+        )
+        most = max(enough, few)
         goal = max(self.min_gain, gain_for(most, self._spread, alpha=self.alpha))
         test = SequentialTest(alpha=self.alpha, min_gain=self.min_gain, goal=goal, max_pairs=most)
         found = ladder_paired.run(

@@ -107,5 +107,5 @@ def _reason(found: Pairs, answer: str, most: int) -> str:
     ratio, lower, upper = interval(found.logs)
     measured = f"{ratio - 1:+.1%} ({lower - 1:+.1%} to {upper - 1:+.1%}) in {len(found.logs)} pairs"
     if answer == "undecided":
-        return f"{measured}: {most} pairs would not tell"
+        return f"{measured}: {most} pairs would not tell it from none"
     return measured

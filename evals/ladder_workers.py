@@ -58,6 +58,11 @@ class Side(Trainer):
     finite = True
     described: Profile | None = None
 
+    def restart(self) -> None:
+        """From the initial weights, as a candidate begins that was just judged."""
+        self.reset()
+        self.finite = True
+
     def step(self, batch: Any) -> StepResult:
         begin = clock()
         result = super().step(batch)
@@ -143,10 +148,13 @@ class Workers:
         side.emulate = None
         side.load(side.schedule)
         try:
-            return judge(side, steps=JUDGED, peak=False)
-        finally:
-            side.emulate = self._paces
-            side.load(side.schedule)
+            verdict = judge(side, steps=JUDGED, peak=False)
+        except BaseException:  # the workers may be gone, and what ended the judge is the news
+            side.emulate, side.key = self._paces, ""
+            raise
+        side.emulate = self._paces
+        side.load(side.schedule)
+        return verdict
 
     def audit(self, side: Side) -> Verdict:
         """One more step from where it stands, judged: nothing may have changed since."""
@@ -176,9 +184,14 @@ class Workers:
         return fresh_batches(self._own.workload, self.setting.task.samples, 1)[0]
 
     def paired(self, baseline: Side, candidate: Side, *, pairs: int, keep_noisy: bool) -> Paired:
-        """As `timing.paired`, over fresh batches: one for each step."""
-        one, two = (lambda side=side: side.step(self.batch()) for side in (baseline, candidate))  # type: ignore[misc]
-        return timing.paired(one, two, pairs=pairs, warmup=1, keep_noisy=keep_noisy)
+        """So many pairs, as `timing.paired` gives them."""
+
+        def take(candidate_first: bool) -> tuple[float, float, bool]:
+            pair = self.pair(baseline, candidate, candidate_first=candidate_first)
+            return pair.baseline, pair.candidate, pair.quiet
+
+        take(False)  # caches and allocators
+        return timing.collect(take, pairs=pairs, keep_noisy=keep_noisy)
 
     def close(self) -> None:
         """Stop the workers."""

@@ -8,8 +8,8 @@ The log-ratios of pairs are taken as independent, normal and of unknown spread. 
     small       the upper limit is below log(1 + goal): not the gain that the pairs are there for
     hopeless    even if the mean were at the upper limit from now on, the last look would not say faster
 
-`goal` is what `max_pairs` pairs can tell from nothing (`gain_for`), and at least `min_gain`: with little noise they are
-the same; with much, a smaller gain would need more pairs than there are, so that its refusal costs little.
+`goal` is what `max_pairs` pairs can tell from nothing (`gain_for`), and at least `min_gain`: a smaller gain would need
+more pairs than there are, so that its early refusal costs little.
 
 Errors. `alpha` bounds the chance that a candidate which is not faster is ever called faster: the last look gets half of
 it and the others share the rest equally (Bonferroni: P(any) <= sum). Over a run with C candidates `share(family, C)` =

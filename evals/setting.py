@@ -97,6 +97,7 @@ class Setting:
         plan = lower(schedule, self.model(*division(schedule)))
         if plan.devices > self.task.devices:
             raise InputError(f"task {self.task.name} has {self.task.devices} devices, the schedule uses {plan.devices}")
+        self._names.pop(id(plan), None)  # a plan that is gone may have had the same id
         self._lowered.append((schedule, plan))
         return plan
 

@@ -93,20 +93,33 @@ def paired(
     confidence: float = 0.95,
     keep_noisy: bool = False,
 ) -> Paired:
-    """Alternate the two until `pairs` quiet pairs are there.
+    """Alternate the two until `pairs` quiet pairs are there, as `collect` has it."""
+    for _ in range(warmup):
+        baseline()
+        candidate()
+
+    def take(candidate_first: bool) -> tuple[float, float, bool]:
+        a, b = sample(baseline), sample(candidate)
+        return a.wall, b.wall, a.quiet and b.quiet
+
+    return collect(take, pairs=pairs, confidence=confidence, keep_noisy=keep_noisy)
+
+
+def collect(
+    take: Callable[[bool], tuple[float, float, bool]], *, pairs: int, confidence: float = 0.95, keep_noisy: bool = False
+) -> Paired:
+    """So many quiet pairs. `take` gives the seconds of both and whether they were quiet; what it is given says whether
+    the candidate should go first, which alternates.
 
     After three times `pairs` attempts it ends with what it has; where fewer than three pairs were quiet it raises
     `WorkerError`, unless `keep_noisy`, which discards nothing.
     """
-    for _ in range(warmup):
-        baseline()
-        candidate()
     kept: list[tuple[float, float]] = []
     discarded = 0
     while len(kept) < pairs and discarded <= 2 * pairs:
-        a, b = sample(baseline), sample(candidate)
-        if keep_noisy or (a.quiet and b.quiet):
-            kept.append((a.wall, b.wall))
+        a, b, quiet = take(bool((len(kept) + discarded) % 2))
+        if keep_noisy or quiet:
+            kept.append((a, b))
         else:
             discarded += 1
     if len(kept) < 3:
@@ -147,10 +160,21 @@ def t_quantile(p: float, freedom: int) -> float:
     return math.tan((low + high) / 2)
 
 
+class LockHeld(WorkerError):
+    """Somebody else measures, and went on for too long."""
+
+
+def _open_shared(path: Path) -> int:
+    """The lock's file, which whoever came first on this machine has made; locking it needs no right to write."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY)
+    return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+
+
 @contextlib.contextmanager
 def measurement_lock(*, deadline: float = 600.0, path: Path = LOCK_FILE) -> Iterator[None]:
-    """Hold the machine-wide measurement lock. Raises `WorkerError` when it is not free within `deadline` seconds."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    """Hold the machine-wide measurement lock. Raises `LockHeld` when it is not free within `deadline` seconds."""
+    handle = _open_shared(path)
     try:
         end = time.monotonic() + deadline
         while True:
@@ -159,7 +183,7 @@ def measurement_lock(*, deadline: float = 600.0, path: Path = LOCK_FILE) -> Iter
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise WorkerError(f"another measurement held {path} for {deadline:g} s") from None
+                    raise LockHeld(f"another measurement held {path} for {deadline:g} s") from None
                 time.sleep(0.05)
         yield
     finally:

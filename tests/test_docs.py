@@ -13,6 +13,7 @@ import pytest
 import typer
 from cli_helper import fresh, here
 
+from pibroch.agents.evolve.catalogue import catalogue
 from pibroch.cli.app import app
 from pibroch.runtime.directives import parse_schedule, schedule_text
 from pibroch.runtime.families import build
@@ -145,3 +146,7 @@ def test_readme_python_uses_public_names_only() -> None:
         for block in blocks(page, "python"):
             for names in re.findall(r"^from pibroch import (.+)$", block, flags=re.M):
                 assert set(names.split(", ")) <= set(pibroch.__all__), page.name
+
+
+def test_the_edits_are_those_that_there_are() -> None:
+    assert catalogue() in [text.rstrip("\n") for text in blocks(TOP / "docs/evolve.md", "text")]

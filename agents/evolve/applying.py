@@ -52,8 +52,9 @@ def rebased(records: list[Record], *, begun: Playbook, onto: Playbook) -> list[D
     `onto` gives; deltas of bullets that are gone, or say something else now, are left out."""
     ids = {b.id: b.id for b in begun.bullets if _same(b.id, begun, onto)}
     kept: list[Delta] = []
-    last = next((r for r in records[::-1] if r["kind"] == "learned"), None)  # an earlier one's lessons waited on
-    for record in (r for r in records if r["kind"] == "playbook" or r is last):
+    # What waited for its words at the end is a note, and counts only if the run did not go on behind it.
+    last = next((r for r in records[::-1] if r["kind"] in ("learned", "resume")), None)
+    for record in (r for r in records if r["kind"] == "playbook" or (r is last and r["kind"] == "learned")):
         for data, outcome in zip(record["deltas"], record["outcomes"], strict=True):
             if outcome["done"] == "refused":
                 continue

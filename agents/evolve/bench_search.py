@@ -9,7 +9,8 @@ On each task, from the same start and through the same ladder, with the same num
 Figures are speeds over the start's: `planner` is the deterministic writer's choice, `parameters` the grid's best,
 `evolution` and `random` the medians over the seeds; `structure` is evolution's over the grid's best. `sooner` is how
 many evaluations random search took for its median result over how many evolution took to reach as much; what lacks less
-than the gain that counts (1%) is as much for both. Each row says whether its figures are simulated, emulated or measured.
+than the gain that counts (1%) is as much for both. Each row says whether its figures are simulated, emulated or
+measured.
 """
 
 from __future__ import annotations

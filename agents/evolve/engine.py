@@ -29,7 +29,7 @@ from pibroch.evals.ladder import Ladder
 from pibroch.playbooks.model import Bullet, Outcome, Playbook
 from pibroch.playbooks.retrieve import select
 from pibroch.runtime.directives import Schedule
-from pibroch.runtime.errors import InputError
+from pibroch.runtime.errors import InputError, WorkerError
 
 IDLE_TURNS = 60  # proposals in a row that were not worth an evaluation: the neighbourhood is used up
 BULLET_TOKENS = 1500
@@ -95,11 +95,17 @@ class Evolution:
         """Raises `InputError` where nothing can start, `Paused` where a mailbox has no answer yet."""
         start = self._begin()
         reason = "interrupted"
+        confirmed = None
         try:
             reason = self._loop()
             confirmed = self._confirm(start)
         except KeyboardInterrupt:
-            confirmed = None
+            reason = "interrupted"
+        except WorkerError as error:  # of the confirmation: what the run has found stands, unconfirmed
+            if reason == "interrupted":
+                raise
+            self.failures.append(f"the best could not be confirmed: {error}")
+            self.say(self.failures[-1])
         self.learner.close()
         result = Result(
             self.population.incumbent, start, reason, self.evaluations, self.rejected, self.learner.outcomes, confirmed,

@@ -10,6 +10,7 @@ which the next opening cuts off.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -28,10 +29,13 @@ Record = dict[str, Any]
 
 
 class Journal:
-    """One run's journal, held by one process at a time. `listener` sees every line, those handed out again too."""
+    """One run's journal, held by one process at a time. `listener` sees every line, those handed out again too; `told`
+    is what a resumed run is told anew, for its note."""
 
-    def __init__(self, path: Path, *, listener: Callable[[Record], None] = lambda record: None) -> None:
-        self.path, self.listener = path, listener
+    def __init__(
+        self, path: Path, *, listener: Callable[[Record], None] = lambda record: None, told: Record | None = None
+    ) -> None:
+        self.path, self.listener, self._told = path, listener, told or {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -85,7 +89,7 @@ class Journal:
         made = make()
         if self._resumed:  # noted with the first step that is new: a run that cannot go on is left as it was
             self._resumed = False
-            self.note("resume", {})
+            self.note("resume", self._told)
         return self._append({"kind": kind, **key, **made})
 
     def note(self, kind: str, fields: Record) -> None:
@@ -100,16 +104,23 @@ class Journal:
             self._handle = -1
 
     def _append(self, fields: Record) -> Record:
-        record = {"n": self._count, **fields, "at": round(time.time(), 3), "spent_s": round(self.spent_s, 3)}
+        count = self._count
+        record = {"n": count, **fields, "at": round(time.time(), 3), "spent_s": round(self.spent_s, 3)}
         line = json.dumps(record, allow_nan=False) + "\n"
+        size = os.fstat(self._handle).st_size
         try:
             left = memoryview(line.encode())
             while left:
                 left = left[os.write(self._handle, left) :]
+            self._count = count + 1
             os.fsync(self._handle)
-        except OSError as error:
-            raise InputError(f"{self.path}: {explain(error)}") from error
-        self._count += 1
+        except BaseException as error:  # Ctrl-C as well: a line that its writer does not know of would come twice
+            self._count = count
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, size)
+            if isinstance(error, OSError):
+                raise InputError(f"{self.path}: {explain(error)}") from error
+            raise
         again: Record = json.loads(line)  # what a resumed run would see: tuples as lists
         self.listener(again)
         return again

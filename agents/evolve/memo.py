@@ -49,7 +49,7 @@ class Memo:
 
         key = digest([request.key, request.prompt_hash])
         record = self.journal.once("reply", {"role": request.role, "key": key}, ask)
-        if not asked:
+        if not asked and record.get("error") != "BudgetError":  # which is said before anything is sent
             self._charge(record)
         self.unanswered = self.unanswered + 1 if record.get("error") == "LMError" else 0
         if "error" in record:

@@ -70,6 +70,11 @@ class RunDir:
             )
         check_writable(self.journal)
 
+    def go_on(self) -> None:
+        """Forget how the run had ended: it goes on now."""
+        for path in (self.path / "STOP", self.result):
+            path.unlink(missing_ok=True)
+
     def check_resumable(self) -> None:
         """Raises `InputError` where there is no run to go on with."""
         if not self.journal.exists():

@@ -16,7 +16,7 @@ from pibroch.agents.evolve.memo import Memo
 from pibroch.agents.evolve.rundir import RunDir
 from pibroch.agents.lm import open_lm
 from pibroch.agents.lm.accounting import Metered, Price
-from pibroch.agents.lm.base import Paused
+from pibroch.agents.lm.base import Paused, finish
 from pibroch.evals.ladder import Ladder, Scores
 from pibroch.evals.setting import open_setting
 from pibroch.evals.task import Task
@@ -84,9 +84,8 @@ def resumed(path: Path, **budget: float | int | None) -> Session:
         raise InputError(f"{run.playbook}: cannot be read: {error.strerror}") from error
     told = first["told"]
     price = told["price"]
-    limits = {**told["budget"], **{name: value for name, value in budget.items() if value is not None}}
-    if budget.get("evaluations") is None:  # an earlier resumption may have had a larger one
-        limits["evaluations"] = max(limits["evaluations"], evaluated(records))
+    before = next((r["budget"] for r in records[::-1] if r["kind"] == "resume" and "budget" in r), told["budget"])
+    limits = {**before, **{name: value for name, value in budget.items() if value is not None}}
     return Session(
         task=Task.model_validate(first["task"]),
         playbook=Playbook.model_validate_json(text),
@@ -115,8 +114,11 @@ def finished(path: Path, session: Session) -> dict[str, Any] | None:
     if not run.result.exists():
         return None
     result: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
-    over = result["ended"].startswith("no more") or session.budget.evaluations == done
-    return {**result, "run_dir": path, "best": {**result["best"], "file": run.best}} if over else None
+    best, ended = result["best"], result["ended"]
+    over = ended.startswith("no more") or session.budget.evaluations == done
+    whole = result["evaluations"] == done and ended not in ("interrupted", "stopped")
+    sure = result["kind"] == "simulated" or best["evaluation"] == 0 or best["interval"] is not None
+    return {**result, "run_dir": path, "best": {**best, "file": run.best}} if over and whole and sure else None
 
 
 def evolve(
@@ -151,8 +153,10 @@ def evolve(
         limit = session.budget.seconds
         return None if limit is None or journal.replaying else limit - journal.spent_s
 
-    journal = Journal(run.journal, listener=hear)
+    journal = Journal(run.journal, listener=hear, told={"budget": session.budget.to_json()})
     try:
+        if resume:
+            run.go_on()
         launch = session.launch
         with Ladder(
             setting, scores=launch.scores, launcher=launch.launcher, address=launch.address, device=launch.device,
@@ -176,6 +180,8 @@ def evolve(
         write_atomically(run.learned, evolution.learner.playbook.model_dump_json(indent=1) + "\n")
         found = summary(run, session, result, metered, seconds=journal.spent_s)
         write_atomically(run.result, json.dumps(found, default=str, indent=1) + "\n")
+        if metered is not None and result.reason != "interrupted":
+            finish(metered)
         return found
     finally:
         journal.close()
@@ -217,7 +223,7 @@ def summary(
             "money": spent.money if spent else 0.0,
             "seconds": seconds,
         },
-        "model_failures": result.failures,
+        "failures": result.failures,
         "ended": result.reason,
         "run_dir": run.path,
     }

@@ -134,7 +134,7 @@ def command(
     ] = None,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Write the best and what was learned into the project.", rich_help_panel="Run"),
+        typer.Option("--apply", help="Write a sure winner and the lessons into the project.", rich_help_panel="Run"),
     ] = False,
     launcher: LauncherName = "ray",
     address: Address = None,
@@ -287,7 +287,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     if cost["calls"]:
         tokens = f"{cost['input_tokens']} tokens in, {cost['output_tokens']} out"
         rows.append(f"model      {cost['calls']} calls, {tokens}, {cost['money']:.4f}")
-    rows += [f"  {line}" for line in result["model_failures"][:5]]
+    rows += [f"  {line}" for line in result["failures"][:5]]
     rows.append(f"report     {result['report']}")
     if result["ended"] in ("interrupted", "stopped"):
         rows.append(f"go on      pibroch evolve --resume {result['run_dir']}")

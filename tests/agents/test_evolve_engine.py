@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from small_tasks import run, session, small_task, steps
 import pibroch.agents.evolve.session as sessions
 from pibroch.agents.evolve.applying import apply_run
 from pibroch.agents.lm.base import LMError, Paused
+from pibroch.evals.ladder import Ladder
 from pibroch.evals.setting import open_setting
 from pibroch.playbooks.store import of_project
 from pibroch.runtime.directives import load_schedule
-from pibroch.runtime.errors import InputError
+from pibroch.runtime.errors import InputError, WorkerError
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +112,8 @@ def test_a_stop_file_ends_it_after_the_present_evaluation(tmp_path: Path) -> Non
 
     result = run(path, session(), listeners=[stop])
     assert (result["ended"], result["evaluations"]) == ("stopped", 3)
-    (path / "STOP").unlink()
-    assert run(path)["evaluations"] == 10
+    assert sessions.finished(path, sessions.resumed(path)) is None
+    assert run(path)["evaluations"] == 10  # the file was for that session
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
@@ -125,6 +127,58 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     assert result["ended"] == "interrupted"
     assert not result["best"]["confirmed"]
     assert run(path)["evaluations"] == 10
+
+
+def test_a_larger_budget_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run(path, session(evaluations=3))
+    sessions.evolve(path, sessions.resumed(path, evaluations=8), resume=True)
+    lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if json.loads(line)["kind"] == "resume")
+    later = [n for n, line in enumerate(lines) if n > at and json.loads(line)["kind"] == "evaluation"]
+    (path / "journal.jsonl").write_bytes(b"".join(lines[: later[0] + 1]))
+    told = sessions.resumed(path)
+    assert told.budget.evaluations == 8
+    assert sessions.finished(path, told) is None
+
+
+def test_a_confirmation_that_fails_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def fails(*args: Any, **more: Any) -> None:
+        raise WorkerError("rank 1 died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ladder, "confirm", fails)
+        result = run(path, session())
+    assert result["evaluations"] == 10
+    assert result["best"]["evaluation"] > 0
+    assert not result["best"]["confirmed"]
+    assert "the best could not be confirmed: rank 1 died" in result["failures"]
+    again = run(path)
+    assert again["best"]["interval"] is not None
+    assert again["best"]["hash"] == result["best"]["hash"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        ({}, True),
+        ({"evaluations": 9}, False),  # Ctrl-C behind the last evaluation's line
+        ({"ended": "interrupted"}, False),
+        ({"kind": "measured"}, True),
+        ({"kind": "measured", "best": {"interval": None}}, False),  # not confirmed yet
+    ],
+)
+def test_only_a_whole_result_is_shown_again(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path, changed: dict[str, Any], shown: bool
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(whole[0], path)
+    result = json.loads((path / "result.json").read_text())
+    changed = {**changed, "best": {**result["best"], **changed.get("best", {})}}
+    (path / "result.json").write_text(json.dumps({**result, **changed}))
+    assert (sessions.finished(path, sessions.resumed(path)) is not None) == shown
 
 
 def test_wall_time_ends_it(tmp_path: Path) -> None:
@@ -161,8 +215,8 @@ def test_whatever_a_model_does_the_run_goes_on_and_says_so(
     result = run(tmp_path / "run", session(evaluations=6))
     assert result["evaluations"] == 6
     assert result["best"]["ratio"] > 1.05
-    assert any(reason in line for line in result["model_failures"]), result["model_failures"]
-    assert "the run goes on without the model" in result["model_failures"][-1]
+    assert any(reason in line for line in result["failures"]), result["failures"]
+    assert "the run goes on without the model" in result["failures"][-1]
     roles = [request.role for request in lm.asked]
     assert roles.count("writer") <= 9  # three proposals of three attempts
     assert len(roles) <= 3 if isinstance(answer, LMError) else len(roles) <= 9 + 3 * 6
@@ -174,7 +228,7 @@ def test_a_model_that_repeats_itself_is_told_once_and_then_left_alone(
     with_model(monkeypatch, [REORDER] * 100)
     result = run(tmp_path / "run", session(evaluations=8))
     assert result["evaluations"] == 8
-    assert any("repeats" in line or "tried before" in line or "again" in line for line in result["model_failures"])
+    assert any("repeats" in line or "tried before" in line or "again" in line for line in result["failures"])
 
 
 def test_a_model_that_costs_too_much_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -182,7 +236,7 @@ def test_a_model_that_costs_too_much_is_not_asked_again(monkeypatch: pytest.Monk
     result = run(tmp_path / "run", session(evaluations=6, tokens=50))
     assert not lm.asked
     assert result["evaluations"] == 6
-    assert "budget for the model is spent" in result["model_failures"][0]
+    assert "budget for the model is spent" in result["failures"][0]
     assert result["cost"]["calls"] == 0
 
 

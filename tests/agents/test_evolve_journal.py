@@ -115,3 +115,20 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the disk is full"):
         journal.once("step", {"i": 0})
     journal.close()
+
+
+def test_ctrl_c_while_a_line_is_synced_leaves_no_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path)
+    journal.once("step", {"i": 0})
+
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.once("step", {"i": 1})
+    journal.note("end", {"reason": "interrupted"})
+    journal.close()
+    assert [(r["n"], r["kind"]) for r in read_journal(path)] == [(0, "step"), (1, "end")]

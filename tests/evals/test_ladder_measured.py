@@ -7,18 +7,22 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ladder_workloads
 import pytest
 
+from pibroch.evals import ladder, ladder_workers
 from pibroch.evals.bench_false_wins import disguise
 from pibroch.evals.ladder import Ladder
 from pibroch.evals.models import load_workload
 from pibroch.evals.setting import Setting
 from pibroch.evals.task import Task
+from pibroch.evals.timing import LockHeld, measurement_lock
 from pibroch.runtime.families import build
 from pibroch.runtime.profile import ProfileLayer, load_profile
+from pibroch.runtime.trainer import Trainer
 
 LAYER = ProfileLayer("layer", 0.05, 0.05, 0.05, 4000, 0, 0, 4)
 PROFILE = replace(load_profile("equal-8"), layers=(LAYER,) * 4, cut=(2,))
@@ -137,6 +141,38 @@ def test_a_confirmation_pairs_on_workers_of_its_own(measured: Ladder) -> None:
     assert result.pairs == 3
     assert result.lower <= result.ratio <= result.upper
     assert measured._workers is None
+
+
+def test_ctrl_c_in_the_judge_of_an_emulated_candidate_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(task(emulate="custom", samples=2), load_workload("mlp:4"), PROFILE)
+
+    def interrupted(side: Trainer, **options: Any) -> None:
+        side.pool.close()  # as a launcher does
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ladder_workers, "judge", interrupted)
+    start = build("1f1b", devices=2, microbatches=2)
+    with Ladder(setting) as emulation, pytest.raises(KeyboardInterrupt):
+        emulation.evaluate(disguise(start, 1), start)
+
+
+def test_a_lock_that_is_held_condemns_no_candidate(measured: Ladder, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured.evaluate(disguise(PIPELINE, 6), PIPELINE)
+    before = pids(measured)
+    monkeypatch.setattr(ladder, "measurement_lock", partial(measurement_lock, deadline=0.0))
+    with measurement_lock(), pytest.raises(LockHeld, match="another measurement held"):
+        measured.evaluate(disguise(PIPELINE, 7), PIPELINE)
+    assert pids(measured) == before
+
+
+def test_an_incumbent_that_ran_away_begins_again_with_each_candidate(measured: Ladder) -> None:
+    measured.evaluate(disguise(PIPELINE, 8), PIPELINE)
+    assert measured._workers is not None
+    for side in measured._workers.sides:
+        side.finite = False
+    found = measured.evaluate(disguise(PIPELINE, 9), PIPELINE)
+    assert "not finite" not in found.reason
+    assert found.pairs > 0
 
 
 def test_nan_is_not_equal_to_nan() -> None:
