@@ -15,6 +15,7 @@ with the first incumbent against itself. `Ladder.known()` holds both, so that a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -39,7 +40,8 @@ ALPHA = 0.005  # for the whole run: the chance of one false "faster" among all c
 GOAL = 0.05  # a gain that the pairs must be enough for
 FEW_PAIRS, MOST_PAIRS = 16, 180  # there may always be so few, where they tell a smaller gain; there are never more
 TOLERANCE = {"emulated": 0.03, "measured": 0.1}  # by which a simulated ratio may differ from a measured one
-CONFIRM_PAIRS = {"emulated": 6, "measured": 20}
+CONFIRM_PAIRS = {"emulated": 6, "measured": 20}  # at least
+CONFIRM_ERROR = 0.015  # half of the interval that a confirmation should end with
 
 
 class Ladder:
@@ -116,7 +118,8 @@ class Ladder:
         with measurement_lock(), Workers(self.setting, incumbent, where=self._where) as workers:
             base = workers.load(incumbent, plans[0])
             side = workers.load(schedule, plans[1], beside=base)
-            result = workers.paired(base, side, pairs=pairs or CONFIRM_PAIRS[self._kind], keep_noisy=self._keep_noisy)
+            many = pairs or pairs_to_confirm(CONFIRM_PAIRS[self._kind], self._spread)
+            result = workers.paired(base, side, pairs=many, keep_noisy=self._keep_noisy)
             if not (audit := workers.audit(side)).ok:
                 raise WorkerError(f"the schedule to confirm is not equal to the single process: {audit.worst}")
         return result
@@ -251,6 +254,12 @@ class Ladder:
         if key not in self._simulated:
             self._simulated[key] = self.setting.simulate(plan)
         return self._simulated[key]
+
+
+def pairs_to_confirm(least: int, spread: float | None) -> int:
+    """So many that the interval of 95% is about +- `CONFIRM_ERROR`, where the spread of log-ratios is known."""
+    wanted = math.ceil((2 * spread / CONFIRM_ERROR) ** 2) if spread else least
+    return min(max(wanted, least), MOST_PAIRS)
 
 
 def ended(known: Evaluation, verdict: Verdict, reason: str) -> Evaluation:

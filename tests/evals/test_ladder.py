@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pibroch.evals.ladder import Ladder
+from pibroch.evals.ladder import Ladder, pairs_to_confirm
 from pibroch.evals.task import find_task
 from pibroch.runtime.directives import Place, Schedule, Split
 from pibroch.runtime.families import build
@@ -61,3 +61,11 @@ def test_candidates_that_are_refused(ladder: Ladder) -> None:
     assert memory.reason.startswith("V7")
     assert memory.peak_bytes is not None
     assert memory.peak_bytes > 30_000_000
+
+
+def test_a_confirmation_takes_as_many_pairs_as_the_noise_asks_for() -> None:
+    # The interval's half is 2 s / sqrt(n): 0.015 of a spread of 0.06 takes 64 pairs.
+    assert pairs_to_confirm(20, 0.06) == 64
+    assert pairs_to_confirm(20, 0.002) == 20
+    assert pairs_to_confirm(20, 5.0) == 180
+    assert pairs_to_confirm(6, None) == 6
