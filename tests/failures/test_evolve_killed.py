@@ -23,7 +23,7 @@ BUDGET = 3
 LINES = 8  # a whole run has more
 DEADLINE = 300.0
 EVOLVE = [sys.executable, "-m", "pibroch", "evolve", "--json"]
-NEW = [*EVOLVE, "gpt-tiny-2", "--launcher", "local", "--budget", str(BUDGET), "-o", "run"]
+NEW = [*EVOLVE, "--model", "mlp-tiny", "--samples", "4", "--launcher", "local", "--budget", str(BUDGET), "-o", "run"]
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
