@@ -13,9 +13,7 @@ from pibroch.cli.common import (
     Device,
     Json,
     LauncherName,
-    Lm,
     MemoryLimit,
-    Seed,
     finish,
     parse_bytes,
     say,
@@ -80,15 +78,25 @@ def command(
             "--scores", help="measured runs candidates; simulated believes the simulator.", rich_help_panel="Search"
         ),
     ] = "measured",
-    seed: Seed = 0,
-    lm: Lm = None,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed of the search and of the weights.", rich_help_panel="Search")
+    ] = 0,
+    lm: Annotated[
+        str | None,
+        typer.Option(
+            "--lm",
+            help="openai[:MODEL], local[:FILE], mailbox:DIR or replay:DIR. Without: edits, bullets, families.",
+            show_default=False,
+            rich_help_panel="Language model",
+        ),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
             "--record",
             help="Write the conversation here, for replay:DIR.",
             show_default=False,
-            rich_help_panel="Search",
+            rich_help_panel="Language model",
         ),
     ] = None,
     max_seconds: Annotated[
@@ -98,19 +106,28 @@ def command(
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-tokens", help="Of the language model, in and out.", show_default=False, rich_help_panel="Budget"
+            "--max-tokens",
+            help="Of the language model, in and out.",
+            show_default=False,
+            rich_help_panel="Language model",
         ),
     ] = None,
     max_money: Annotated[
         float | None,
         typer.Option(
-            "--max-money", help="Of the language model; needs --price.", show_default=False, rich_help_panel="Budget"
+            "--max-money",
+            help="Of the language model; needs --price.",
+            show_default=False,
+            rich_help_panel="Language model",
         ),
     ] = None,
     price: Annotated[
         str | None,
         typer.Option(
-            "--price", help="Per million input and output tokens: IN,OUT.", show_default=False, rich_help_panel="Budget"
+            "--price",
+            help="Per million input and output tokens: IN,OUT.",
+            show_default=False,
+            rich_help_panel="Language model",
         ),
     ] = None,
     playbook: Annotated[
