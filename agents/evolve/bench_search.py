@@ -104,6 +104,7 @@ def _task(
     setting = open_setting(task)
     start = starting_schedule(setting)
     with open_ladder(setting, launch, evaluations) as ladder:
+        ladder.prepare(start)  # measured costs, where scores are measured: the bound and the planner then take them too
         before = setting.simulate(setting.lower(start)).makespan
         climb = Climb(ladder, start)
         for schedule in grid(setting, budget=evaluations):
