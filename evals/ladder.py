@@ -130,9 +130,9 @@ class Ladder:
         from pibroch.evals.feedback.simulated import step_findings
 
         plan = self.setting.lower(schedule)
-        if self.scores == "measured":  # also where a resumed run has not started its workers yet
-            self._open(schedule, plan)
-        self.traced = self._trace(schedule, plan) if self._workers else None
+        self.traced = None
+        if self.scores == "measured":  # a resumed run may not have started its workers yet
+            self.traced = self._trace(self._open(schedule, plan), schedule, plan)
         return step_findings(self.setting, schedule, plan, self._simulate(plan), self.traced)
 
     def close(self) -> None:
@@ -214,11 +214,8 @@ class Ladder:
         judged = workers.judge(side)
         if not judged.ok:
             return ended(known, "unequal", f"other numbers than the single process: {judged.worst}")
-        enough, few = (
-            pairs_for(self._spread, alpha=self.alpha, gain=gain, most=bound)
-            for gain, bound in ((GOAL, MOST_PAIRS), (self.min_gain, FEW_PAIRS))
-        )
-        most = max(enough, few)
+        enough = pairs_for(self._spread, alpha=self.alpha, gain=GOAL, most=MOST_PAIRS)
+        most = max(enough, pairs_for(self._spread, alpha=self.alpha, gain=self.min_gain, most=FEW_PAIRS))
         goal = max(self.min_gain, gain_for(most, self._spread, alpha=self.alpha))
         test = SequentialTest(alpha=self.alpha, min_gain=self.min_gain, goal=goal, max_pairs=most)
         found = ladder_paired.run(
@@ -235,10 +232,9 @@ class Ladder:
             return ended(known, "unequal", f"other numbers than the single process once it was timed: {audit.worst}")
         return ended(known, "faster", found.reason)
 
-    def _trace(self, schedule: Schedule, plan: Plan) -> Trace:
-        assert self._workers is not None
+    def _trace(self, workers: Workers, schedule: Schedule, plan: Plan) -> Trace:
         with measurement_lock():
-            return self._workers.load(schedule, plan).trace()
+            return workers.load(schedule, plan).trace()
 
     def _simulated_verdict(self, ratio: float) -> tuple[Verdict, str]:
         gain = f"{ratio - 1:+.2%} in the simulator"

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
 
@@ -92,7 +93,8 @@ def looks(max_pairs: int) -> tuple[int, ...]:
 
 def pairs_for(spread: float, *, alpha: float, gain: float, most: int) -> int:
     """The pairs that can tell `gain` from nothing (`gain_for`); `most` where these are fewer."""
-    return next((count for count in range(FIRST, most) if gain_for(count, spread, alpha=alpha) <= gain), most)
+    # More pairs tell smaller gains, so a few of their quantiles are enough: each takes some 10 ms.
+    return FIRST + bisect_left(range(FIRST, most), -gain, key=lambda count: -gain_for(count, spread, alpha=alpha))
 
 
 def gain_for(pairs: int, spread: float, *, alpha: float) -> float:

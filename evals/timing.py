@@ -98,7 +98,7 @@ def paired(
         baseline()
         candidate()
 
-    def take(candidate_first: bool) -> tuple[float, float, bool]:
+    def take(_: bool) -> tuple[float, float, bool]:  # A B A B ...
         a, b = sample(baseline), sample(candidate)
         return a.wall, b.wall, a.quiet and b.quiet
 

@@ -1,7 +1,7 @@
 """Which CPUs a local worker runs on: whole cores of its own, where there are enough of them.
 
-Left to the kernel, the threads of two workers chase each other over the same cores. On two cores a step of 20 ms then
-took a quarter longer, and one step differed from the next by half as much again (docs/measurements.md).
+Left to the kernel, the threads of two workers chase each other over the same cores: on two cores a short step then took
+9% longer, and differed more from the next (docs/measurements.md, "Cores of their own").
 """
 
 from __future__ import annotations
