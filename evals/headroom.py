@@ -68,12 +68,12 @@ class Paths:
 
 def lower_bound(setting: Setting) -> float:
     """Seconds that a step of any legal schedule of the task takes at least, on the setting's costs."""
-    devices, bounds = setting.task.devices, []
+    devices, bounds, bare = setting.task.devices, [], setting.without_overhead()
     for replicas in range(1, devices + 1):
         for microbatches in setting.choices(replicas):
             model = setting.model(replicas, microbatches)
             if fits(model, devices=devices, replicas=replicas, limit=setting.task.memory_limit):
-                times = layer_times(model, setting.least_costs(replicas, microbatches), replicas=replicas)
+                times = layer_times(model, bare.costs(replicas, microbatches), replicas=replicas)
                 bounds.append(
                     bound_of(times, paths(model, times), devices=devices, replicas=replicas, microbatches=microbatches)
                 )

@@ -11,7 +11,7 @@ machine. Operations of less than a tenth of the longest one do not count: they a
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,11 @@ class Setting:
         # As the planner's: a forward of one sample takes 0.1 s, a link carries 1 GB/s after 0.1 ms.
         return AnalyticCosts(flops_per_s=whole / (0.1 * size), bandwidth=1e9, latency=1e-4)
 
-    def least_costs(self, replicas: int, microbatches: int) -> Costs:
-        """The same without what each task costs beyond its layers, which fewer tasks save."""
-        if self.profile is None and self.measured:
-            return self.measured.without_overhead().at(self.size(replicas, microbatches))
-        return self.costs(replicas, microbatches)
+    def without_overhead(self) -> Setting:
+        """The same without what each task was measured to cost beyond its layers, which fewer tasks save."""
+        if self.measured is None:
+            return self
+        return replace(self, measured=self.measured.without_overhead(), notes={})
 
     def lower(self, schedule: Schedule) -> Plan:
         """The plan on the task's sizes. Raises `InputError`: too many devices, another batch, what lowering refuses."""

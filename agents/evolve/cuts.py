@@ -1,7 +1,7 @@
 """Cuts under the memory bound: the slowest position counts with the forwards that it has to run again.
 
-A stage's figures are put together from those of its layers, so that no cut that is looked at has to be lowered: what a
-stage keeps is the sum of what its layers keep, or where it is recomputed, what its first layer does.
+A stage's figures are put together from those of its layers, so that no cut that is looked at has to be lowered: it
+keeps what its layers keep, less what they give each other, or where it is recomputed, what its first layer does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def layer_figures(setting: Setting, replicas: int, microbatches: int) -> Layers:
             )
             for recompute in (frozenset[int](), frozenset(range(count)))
         )
-        return Layers(figures(plain, setting), figures(again, setting))
+        # What each task costs beyond its layers would count once per layer.
+        bare = setting.without_overhead()
+        return Layers(figures(plain, bare), figures(again, bare))
 
     return kept(setting, "layer figures", (replicas, microbatches), make)
 
@@ -83,29 +85,37 @@ def _moves(bounds: list[int], stages: Sequence[int]) -> list[list[int]]:
 
 def _score(design: Design, layers: Layers, bounds: list[int], limit: int | None) -> tuple[Score, int]:
     """(bytes over the bound, seconds of the slowest position, sum of squares), and the position that is slowest."""
-    known = stage_figures(layers.plain, bounds)
-    flying = in_flight_bounds(design, known, 1.0, split=False)
-    over, times = 0.0, []
+    known = stage_figures(layers, bounds)
+    flying = in_flight_bounds(design, known, 1.0, split=frozenset())
+    over, times, alone = 0.0, [], len(design.positions) == 1
     for stages in design.positions:
-        time = sum(known.seconds["F"][s] + known.seconds["B"][s] for s in stages)
-        held = sum(sum(layers.plain.fixed[x] for x in range(bounds[s], bounds[s + 1])) for s in stages)
-        held += sum(flying[s] * known.kept[s] + known.posted[s] for s in stages)
-        held += max(known.during["B"][s] for s in stages)
-        extra = 0
+        time = known.load(stages) + sum(known.update[s] for s in stages) / design.microbatches
+        fixed = sum(layers.plain.fixed[x] for s in stages for x in range(bounds[s], bounds[s + 1]))
+        held = {s: flying[s] * known.kept[s] + (0 if alone else known.posted[s]) for s in stages}
+        needs = {s: known.during["B"][s] for s in stages}
         for s in sorted(stages, key=lambda s: known.seconds["F"][s]):
-            if limit is None or held + extra <= limit:
+            if limit is None or fixed + _fullest(held, needs, alone=alone) <= limit:
                 break
-            held -= flying[s] * (known.kept[s] - layers.again.kept[bounds[s]])
-            extra = max(extra, known.kept[s])
+            held[s] -= flying[s] * (known.kept[s] - layers.again.kept[bounds[s]])
+            needs[s] += known.kept[s]
             time += known.seconds["F"][s]
-        over = max(over, held + extra - limit) if limit is not None else 0.0
+        over = max(over, fixed + _fullest(held, needs, alone=alone) - limit) if limit is not None else 0.0
         times.append(time)
     slowest = times.index(max(times))
     return (over, times[slowest], sum(t * t for t in times)), slowest
 
 
-def stage_figures(layers: Figures, bounds: Sequence[int]) -> Figures:
+def _fullest(held: dict[int, int], needs: dict[int, int], *, alone: bool) -> int:
+    """Bytes when the backward that `needs` most runs and everything is in flight. Where one position has all stages,
+    they run one microbatch after the other, so that a stage's backward finds nothing left of the later stages."""
+    if alone:
+        return max(sum(held[t] for t in held if t <= s) + needs[s] for s in needs)
+    return sum(held.values()) + max(needs.values())
+
+
+def stage_figures(both: Layers, bounds: Sequence[int]) -> Figures:
     """Figures of stages of consecutive layers, each on a position of its own."""
+    layers = both.plain
     stages = len(bounds) - 1
     of = [s for s in range(stages) for _ in range(bounds[s], bounds[s + 1])]
 
@@ -130,10 +140,14 @@ def stage_figures(layers: Figures, bounds: Sequence[int]) -> Figures:
         seconds={op: seconds(layers.seconds[op]) for op in PASSES},
         forward_to=edges(layers.forward_to),
         backward_to=edges(layers.backward_to),
-        kept=total(layers.kept),
+        # What an inner layer was given is its neighbour's, and kept there.
+        kept=tuple(
+            kept - sum(both.again.kept[bounds[s] + 1 : bounds[s + 1]]) for s, kept in enumerate(total(layers.kept))
+        ),
         weight_kept=total(layers.weight_kept),
         during={op: tuple(max(layers.during[op][bounds[s] : bounds[s + 1]]) for s in range(stages)) for op in PASSES},
         posted=tuple(max(layers.posted[bounds[s]], layers.posted[bounds[s + 1] - 1]) for s in range(stages)),
         reductions=((),) * stages,
+        update=seconds(layers.update),
         fixed=total(layers.fixed),
     )

@@ -121,17 +121,20 @@ class SetStagesPerDevice(EditBase):
 
 class Divide(EditBase):
     """All devices in use shared out anew: so many replicas, so many stages per device of what is left. Rows by list
-    scheduling, backwards split where memory allows."""
+    scheduling, backwards split where memory allows. `microbatches` are those of a replica; without it, and where the
+    batch does not divide so, there are about as many as before."""
 
     op: Literal["divide"] = "divide"
     replicas: int = Field(ge=1, le=4096)
     stages_per_device: int = Field(ge=1, le=64)
     layout: Literal["loop", "v"] = "loop"
+    microbatches: int | None = Field(default=None, ge=1, le=1 << 20)
 
     def describe(self) -> str:
         each = "1 stage" if self.stages_per_device == 1 else f"{self.stages_per_device} stages"
         where = "" if self.stages_per_device == 1 else " to and fro" if self.layout == "v" else " round and round"
-        return f"Divide the devices into {self.replicas} replicas, with {each} per device{where}, by list scheduling."
+        many = "" if self.microbatches is None else f" of {self.microbatches} microbatches"
+        return f"Divide the devices into {self.replicas} replicas{many}, {each} per device{where}, by list scheduling."
 
     def division(self, design: Design, setting: Setting) -> Design:
         """The design without rows. Raises `NotApplicable`."""
@@ -144,8 +147,9 @@ class Divide(EditBase):
                 "with one device per replica more stages make no pipeline, and there is no memory bound"
             )
         return divided(
-            design, setting, positions=p, stages=p * self.stages_per_device, replicas=self.replicas, layout=self.layout
-        )
+            design, setting, positions=p, stages=p * self.stages_per_device, replicas=self.replicas, layout=self.layout,
+            microbatches=self.microbatches,
+        )  # fmt: skip
 
     def apply(self, design: Design, setting: Setting) -> Design:
         plain = self.division(design, setting)

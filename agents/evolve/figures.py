@@ -34,8 +34,8 @@ class Figures:
     """Per stage: `seconds[op]`; `forward_to` and `backward_to` (who waits for its F, for its B); `kept` and
     `weight_kept` bytes of one microbatch from F to the backward's end and from BI to BW; `during[op]` bytes that a
     running chunk needs besides; `posted` bytes of what may stand ready for later chunks, or still wait to be sent.
-    `reductions` are (part of the last backward that is still to run when the bucket is complete, seconds). `fixed`
-    bytes are per position: parameters, gradients, optimizer state."""
+    `reductions` are (part of the last backward that is still to run when the bucket is complete, seconds); `update`
+    seconds of its optimizer step. `fixed` bytes are per position: parameters, gradients, optimizer state."""
 
     seconds: dict[str, tuple[float, ...]]
     forward_to: tuple[tuple[Edge, ...], ...]
@@ -45,6 +45,7 @@ class Figures:
     during: dict[str, tuple[int, ...]]
     posted: tuple[int, ...]
     reductions: tuple[tuple[tuple[float, float], ...], ...]
+    update: tuple[float, ...]
     fixed: tuple[int, ...]
 
     def load(self, stages: tuple[int, ...]) -> float:
@@ -88,7 +89,7 @@ def _mixed_figures(design: Design, setting: Setting) -> Figures:
             return {op: _picked(one[op], other[op], design.recompute) for op in one}
         return _picked(one, other, design.recompute)
 
-    per_stage = ("seconds", "kept", "weight_kept", "during", "posted", "reductions")
+    per_stage = ("seconds", "kept", "weight_kept", "during", "posted", "reductions", "update")
     return replace(without, **{name: pick(name) for name in per_stage})
 
 
@@ -131,6 +132,7 @@ def _figures(design: Design, setting: Setting) -> Figures:
         during={op: tuple(row.during[op] for row in held) for op in PASSES},
         posted=tuple(posted),
         reductions=tuple(_reductions(plan, costs, s, one["B"][s]) for s in stages),
+        update=tuple(_update_seconds(costs, plan, compute, s) for s in stages),
         fixed=tuple(
             sum(b.nbytes for b in plan.buffers if b.persistent and b.device == plan.placement[row[0]][0])
             for row in design.positions
@@ -165,7 +167,8 @@ def most_bytes(design: Design, known: Figures) -> list[int]:
 
 
 def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
-    """Seconds of F and B of each layer for one microbatch. For models that do not fix their stages."""
+    """Seconds of each layer for one microbatch: F, B and that microbatch's share of the update. For models that do not
+    fix their stages."""
     return kept(setting, "layers", (replicas, microbatches), lambda: _layer_seconds(setting, replicas, microbatches))
 
 
@@ -180,10 +183,14 @@ def _layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[f
         cut=tuple(range(1, count)),
         bucket_size=(None,) * count,
     )
-    costs = setting.costs(replicas, microbatches)
+    costs = setting.without_overhead().costs(replicas, microbatches)
     plan = _one_microbatch(design, setting)
     compute = {(t.op, t.stage, t.part): t for t in plan.tasks if t.replica == 0}
-    return [sum(_seconds(costs, plan, compute, op, s, 0) for op in ("F", "B")) for s in range(count)]
+    return [
+        sum(_seconds(costs, plan, compute, op, s, 0) for op in ("F", "B"))
+        + _update_seconds(costs, plan, compute, s) / microbatches
+        for s in range(count)
+    ]
 
 
 def _one_microbatch(design: Design, setting: Setting) -> Plan:
@@ -201,6 +208,12 @@ def _seconds(
 ) -> float:
     task = compute["BI" if op == "B" else op, stage, part]
     return costs.compute(plan, replace(task, op="B") if op == "B" else task)
+
+
+def _update_seconds(costs: Costs, plan: Plan, compute: dict[tuple[str, int, int], Task], stage: int) -> float:
+    """0 for a stage that updates nothing."""
+    task = compute.get(("UPDATE", stage, 0))
+    return costs.compute(plan, task) if task else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,10 +121,11 @@ def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]
         ),
         "family": ({"name": name} for name in FAMILIES if looped(design)),
         "divide": (
-            {"replicas": n, "stages_per_device": each, "layout": layout}
+            {"replicas": n, "stages_per_device": each, "layout": layout, "microbatches": m}
             for n in range(1, setting.task.devices + 1)
+            for m in _or_none(setting.choices(n))
             for each, layout in ((1, "loop"), *product((2, 3, 4), ("loop", "v")))
-            if setting.task.devices % n == 0 and setting.choices(n)
+            if setting.task.devices % n == 0
             if free or each == 1
             # On one device per replica more stages make no pipeline, but less that is recomputed at once.
             if each == 1 or n < setting.task.devices or (setting.task.memory_limit is not None and layout == "loop")
@@ -155,6 +156,11 @@ def drawable(design: Design, setting: Setting) -> dict[str, list[dict[str, Any]]
     }  # fmt: skip
     found = {op: [{"op": op, **row} for row in some] for op, some in rows.items()}
     return {op: some for op, some in found.items() if some}
+
+
+def _or_none(choices: tuple[int, ...]) -> tuple[int | None, ...]:
+    """One choice is none: an edit that does not name it fits other tasks too."""
+    return (None,) if len(choices) == 1 else choices
 
 
 def random_edit(design: Design, setting: Setting, rng: random.Random) -> Edit:

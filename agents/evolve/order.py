@@ -50,6 +50,7 @@ class Built:
     makespan: float
     peak: tuple[int, ...]
     policy: Policy
+    split: frozenset[int]
 
 
 def build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool = False) -> Built:
@@ -65,12 +66,14 @@ def _build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool) ->
     known = figures(design, setting)
     limit = setting.task.memory_limit
 
-    def built(policy: Policy) -> Built:
-        return list_schedule(design, known, policy, split=rule.split, extra=rule.extra, memory_limit=limit)
+    split = frozenset(range(design.stages)) if rule.split else frozenset[int]()
+
+    def built(policy: Policy, split: frozenset[int] = split) -> Built:
+        return list_schedule(design, known, policy, split=split, extra=rule.extra, memory_limit=limit)
 
     forwards = {"auto": (False, True), "backward-first": (False,), "forward-first": (True,)}[rule.name]
     depths: tuple[float, ...] = (DEPTHS[::3] if quick else DEPTHS) if rule.depth is None else (rule.depth,)
-    depths = _different(design, known, depths, split=rule.split)
+    depths = _different(design, known, depths, split=split)
     best = min(
         (built(Policy(depth=depth, forward=forward)) for forward in forwards for depth in depths),
         key=lambda one: _key(one, limit),
@@ -87,10 +90,20 @@ def _build_rows(design: Design, setting: Setting, rule: Rule, *, quick: bool) ->
     for rows in choices:
         policies = [replace(best.policy, **row) for row in rows]  # type: ignore[arg-type]
         best = min([best, *map(built, policies)], key=lambda one: _key(one, limit))
+    for stages in design.positions:
+        if best.split & set(stages) and _splitting_costs(known, stages):
+            whole = built(best.policy, best.split - set(stages))
+            best = min([best, whole], key=lambda one: _key(one, limit))
     return best
 
 
-def _different(design: Design, known: Figures, depths: Sequence[float], *, split: bool) -> tuple[float, ...]:
+def _splitting_costs(known: Figures, stages: Sequence[int]) -> bool:
+    """Whether two halves of a backward of these stages take longer than the whole, so that joining them can pay."""
+    halves, whole = (sum(known.seconds[op][s] for op in ops for s in stages) for ops in (("BI", "BW"), ("B",)))
+    return halves > whole * (1 + 1e-6)
+
+
+def _different(design: Design, known: Figures, depths: Sequence[float], *, split: frozenset[int]) -> tuple[float, ...]:
     """Of depths with the same in-flight bounds the first."""
     found: dict[tuple[int, ...], float] = {}
     for depth in depths:
@@ -112,19 +125,20 @@ def list_schedule(
     known: Figures,
     policy: Policy,
     *,
-    split: bool,
+    split: frozenset[int],
     extra: Sequence[int] = (),
     memory_limit: int | None = None,
 ) -> Built:
-    """One run of the list scheduler. `extra` is added to the in-flight bounds of each position."""
+    """One run of the list scheduler. Backwards of the stages in `split` are cut in two; `extra` is added to the
+    in-flight bounds of each position."""
     run = _Run(design, known, policy, split=split, extra=extra, memory_limit=memory_limit)
     run.all()
-    return Built(tuple(map(tuple, run.rows)), run.finish(), tuple(run.most()), policy)
+    return Built(tuple(map(tuple, run.rows)), run.finish(), tuple(run.most()), policy, split)
 
 
-def in_flight_bounds(design: Design, known: Figures, depth: float, *, split: bool) -> list[int]:
+def in_flight_bounds(design: Design, known: Figures, depth: float, *, split: frozenset[int]) -> list[int]:
     """Per stage, at least 1."""
-    m, back = design.microbatches, "BI" if split else "B"
+    m = design.microbatches
     slowest = max(known.load(stages) for stages in design.positions)
     if depth == inf or slowest <= 0:
         return [m] * design.stages
@@ -139,7 +153,7 @@ def in_flight_bounds(design: Design, known: Figures, depth: float, *, split: boo
         trip = ready - forward_end[s] + known.seconds["F"][s]
         bounds[s] = min(m, max(1, ceil(depth * trip / slowest - 1e-9)))
         for edge in known.backward_to[s]:
-            there = ready + known.seconds[back][s] + edge.seconds + edge.latency
+            there = ready + known.seconds["BI" if s in split else "B"][s] + edge.seconds + edge.latency
             backward_end[edge.stage] = max(backward_end[edge.stage], there)
     return bounds
 
@@ -148,12 +162,12 @@ class _Run:
     """The state of one list scheduling. All lists are per stage or per position."""
 
     def __init__(
-        self, design: Design, known: Figures, policy: Policy, *, split: bool, extra: Sequence[int],
+        self, design: Design, known: Figures, policy: Policy, *, split: frozenset[int], extra: Sequence[int],
         memory_limit: int | None,
     ) -> None:  # fmt: skip
         p, stages, m = len(design.positions), design.stages, design.microbatches
         self.design, self.known, self.policy = design, known, policy
-        self.back = "BI" if split else "B"
+        self.back = ["BI" if s in split else "B" for s in range(stages)]
         self.where = design.position_of
         bounds = in_flight_bounds(design, known, policy.depth, split=split)
         more = [*extra, *[0] * p]
@@ -179,11 +193,10 @@ class _Run:
         self.held = list(known.fixed)
         self.peak = list(known.fixed)
         self.limit = inf if memory_limit is None else float(memory_limit)
-        self.end = 0.0
         self.heap: list[tuple[float, int, str, int, int]] = []
         self.moves = 0
         self.woken = set(range(p))
-        self.need = [max(known.during[op][s] for op in ("F", self.back)) for s in range(stages)]
+        self.need = [max(known.during[op][s] for op in ("F", self.back[s])) for s in range(stages)]
         # What the deeper stages of a position need for one microbatch is kept free for them, or it could block.
         self.reserve = [
             sum(known.kept[t] for t in design.positions[self.where[s]] if t > s)
@@ -198,7 +211,7 @@ class _Run:
 
     def all(self) -> None:
         heap = self.heap
-        left = self.design.stages * self.design.microbatches * (3 if self.back == "BI" else 2)
+        left = self.design.microbatches * sum(3 if back == "BI" else 2 for back in self.back)
         now = 0.0
         while True:
             # Only what arrived or ended at a position changes what it may start.
@@ -241,7 +254,7 @@ class _Run:
             return self.run("F", r, forward, now)
         backward = self.first("B", r, oldest=self.policy.oldest)
         if backward >= 0:
-            return self.run(self.back, r, backward, now)
+            return self.run(self.back[backward], r, backward, now)
         if forward >= 0:
             return self.run("F", r, forward, now)
         weight = self.first("BW", r, oldest=True)
@@ -311,7 +324,6 @@ class _Run:
                 for left, seconds in known.reductions[s]:
                     ready = now - left * known.seconds[op][s]
                     self.reduce_free[r] = max(self.reduce_free[r], ready) + seconds
-        self.end = max(self.end, now)
 
     def send(self, payload: str, s: int, t: int, mb: int, seconds: float, latency: float, now: float) -> None:
         a, b = self.where[s], self.where[t]
@@ -337,7 +349,9 @@ class _Run:
         return [peak + sum(self.known.posted[s] for s in stages) for peak, stages in rows]
 
     def finish(self) -> float:
-        return max(self.end, *self.reduce_free)
+        """Each position's updates follow its last chunk and its reductions."""
+        rows = zip(self.free, self.reduce_free, self.design.positions, strict=True)
+        return max(max(times) + sum(self.known.update[s] for s in stages) for *times, stages in rows)
 
 
 def relaxed(rule: Rule, *, position: int, positions: int, by: int) -> Rule:

@@ -25,7 +25,7 @@ def outlook(design: Design, setting: Setting) -> float:
     less = known
     if limit is not None:
         less = figures(changed(design, recompute=frozenset(range(design.stages)), layer_recompute=()), setting)
-    bounds = in_flight_bounds(design, known, 1.0, split=False)
+    bounds = in_flight_bounds(design, known, 1.0, split=frozenset())
     arrives = _arrivals(design, known)
     worst = 0.0
     for r, stages in enumerate(design.positions):
@@ -48,7 +48,7 @@ def outlook(design: Design, setting: Setting) -> float:
         for s in reversed(stages):
             ready = end - sum(known.seconds["B"][t] for t in stages if t < s)
             reduced = max(reduced, ready) + sum(seconds for _, seconds in known.reductions[s])
-        worst = max(worst, end, reduced)
+        worst = max(worst, max(end, reduced) + sum(known.update[s] for s in stages))
     slowest = max(max(known.seconds["F"][s], known.seconds["BI"][s]) for s in range(design.stages))
     return max(worst, _round_trip(design, known, arrives) + (m - 1) * slowest)
 
@@ -72,7 +72,8 @@ def family_outlook(design: Design, setting: Setting) -> float:
         work = m * sum(known.seconds["F"][s] + sum(known.seconds[op][s] for op in _OPS[back]) for s in stages)
         sent = m * sum(edge.seconds for s in stages for edge in (*known.forward_to[s], *known.backward_to[s]))
         end = min(arrives[s] for s in stages) + max(work, sent) + min(drain[s] for s in stages)
-        worst = max(worst, end + sum(seconds for _, seconds in known.reductions[stages[0]]))
+        reduced = sum(seconds for _, seconds in known.reductions[stages[0]])
+        worst = max(worst, end + reduced + sum(known.update[s] for s in stages))
     return worst
 
 

@@ -40,12 +40,13 @@ def test_figures_of_a_cut_are_those_of_its_lowered_stages() -> None:
     setting = emulated(devices=4, samples=8, profile="swin-t-v100-pcie")
     design = decode(build("1f1b", devices=4, microbatches=8), setting)
     assert design.cut is not None
-    known = stage_figures(layer_figures(setting, 1, 8).plain, [0, *design.cut, 13])
+    known = stage_figures(layer_figures(setting, 1, 8), [0, *design.cut, 13])
     lowered = figures(design, setting)
     for op in ("F", "B", "BI", "BW"):
         assert known.seconds[op] == pytest.approx(lowered.seconds[op])
     assert [[e.stage for e in row] for row in known.forward_to] == [[1], [2], [3], []]
     assert known.fixed == pytest.approx(lowered.fixed)
+    assert known.kept == lowered.kept
 
 
 def test_little_memory_takes_layers_from_the_stage_that_would_recompute() -> None:

@@ -67,11 +67,11 @@ def test_bounds_are_those_of_1f1b_and_grow_with_depth() -> None:
     setting = unit(devices=4, samples=16)
     design = chain(setting, positions=4, stages=4, microbatches=16)
     known = figures(design, setting)
-    assert in_flight_bounds(design, known, 1.0, split=False) == [4, 3, 2, 1]
+    assert in_flight_bounds(design, known, 1.0, split=frozenset()) == [4, 3, 2, 1]
     # The round trip of stage s is (p - s) forwards and (p - s - 1) backwards of 2; a microbatch takes 3.
     trips = [(4 - s) + 2 * (3 - s) for s in range(4)]
-    assert in_flight_bounds(design, known, 1.5, split=False) == [ceil(1.5 * t / 3) for t in trips]
-    assert in_flight_bounds(design, known, inf, split=False) == [16] * 4
+    assert in_flight_bounds(design, known, 1.5, split=frozenset()) == [ceil(1.5 * t / 3) for t in trips]
+    assert in_flight_bounds(design, known, inf, split=frozenset()) == [16] * 4
 
 
 @pytest.mark.parametrize("profile", ["equal-8", "llama3-8b-a100-25g"])
@@ -89,7 +89,7 @@ def test_replicas_reductions_count() -> None:
     design = changed(alone, placement=((0, 2), (1, 3)))
     known = figures(design, setting)
     assert all(seconds > 0 for row in known.reductions for _, seconds in row)
-    built = list_schedule(design, known, Policy(), split=False)
+    built = list_schedule(design, known, Policy(), split=frozenset())
     assert simulated(changed(design, rows=built.rows), setting).makespan == pytest.approx(built.makespan, rel=0.02)
 
 
@@ -130,7 +130,7 @@ def test_rows_hold_every_chunk_once_whatever_the_policy() -> None:
     for forward in (False, True):
         for deep, oldest in ((True, True), (False, False)):
             policy = Policy(depth=1.5, forward=forward, deep=deep, oldest=oldest, patience=0.5, lag=1)
-            built = list_schedule(design, known, policy, split=True)
+            built = list_schedule(design, known, policy, split=frozenset(range(8)))
             chunks = [item for row in built.rows for item in row]
             assert len(chunks) == len(set(chunks)) == 3 * 8 * 8
             simulated(changed(design, rows=built.rows), setting)

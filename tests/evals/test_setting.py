@@ -88,7 +88,7 @@ def test_measured_costs_are_sums_over_layers_and_an_overhead_per_task() -> None:
     assert found[0, "UPDATE"] == pytest.approx(1.5)
     send = next(t for t in plan.tasks if t.op == "SEND")
     assert list(costs.transfer(plan, send)) == pytest.approx([0.01, 3 * 16 * 4 / 1000])
-    least = setting.least_costs(1, 4)
+    least = setting.without_overhead().costs(1, 4)
     assert least.compute(plan, next(t for t in plan.tasks if t.op == "F")) == pytest.approx(found[0, "F"] - 0.1)
 
 
