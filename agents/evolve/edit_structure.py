@@ -134,7 +134,8 @@ class Divide(EditBase):
         each = "1 stage" if self.stages_per_device == 1 else f"{self.stages_per_device} stages"
         where = "" if self.stages_per_device == 1 else " to and fro" if self.layout == "v" else " round and round"
         many = "" if self.microbatches is None else f" of {self.microbatches} microbatches"
-        return f"Divide the devices into {self.replicas} replicas{many}, {each} per device{where}, by list scheduling."
+        replicas = f"{self.replicas} replicas{many}"
+        return f"Divide the devices into {replicas}, with {each} per device{where}, by list scheduling."
 
     def division(self, design: Design, setting: Setting) -> Design:
         """The design without rows. Raises `NotApplicable`."""

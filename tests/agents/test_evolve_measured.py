@@ -1,5 +1,5 @@
-"""What the operators make of costs measured on a task's own workers. They alone have halves of a backward that cost more
-than the whole, and updates that take time."""
+"""What the operators make of costs measured on a task's own workers. They alone have halves of a backward that cost
+more than the whole, and updates that take time."""
 
 from __future__ import annotations
 
