@@ -39,14 +39,14 @@ class Lesson(BaseModel):
 def effect_of(evaluation: Evaluation, *, scores: Scores) -> Effect | None:
     """What an evaluation says of the speed; None where it says nothing.
 
-    Measured: the interval decides, and a figure without one (or of the simulator alone) says nothing. Simulated scores:
-    the ratio decides, beyond `SIMULATED_MARGIN`. The incumbent's very plan is known to change nothing.
+    Measured: the interval decides, and a figure without one (or of the simulator alone) says nothing. Other scores: the
+    ratio decides, beyond `SIMULATED_MARGIN`. The incumbent's very plan is known to change nothing.
     """
     if evaluation.verdict == "same":
         return "nothing"
     if evaluation.verdict in ("invalid", "unequal") or evaluation.ratio is None:
         return None
-    if scores == "simulated":
+    if scores != "measured":
         lower, upper = evaluation.ratio - SIMULATED_MARGIN, evaluation.ratio + SIMULATED_MARGIN
     elif evaluation.simulated or evaluation.lower is None or evaluation.upper is None:
         return None

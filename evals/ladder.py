@@ -7,7 +7,11 @@
     paired      candidate and incumbent in alternation, until a sequential test has decided; what is faster must be
                 below the roofline, and still equal after it was timed
 
-A candidate ends at the first rung that decides, with the reason. With simulated scores the second one decides all.
+A candidate ends at the first rung that decides, with the reason. Which rungs there are is a matter of the scores:
+
+    measured    all of them
+    calibrated  the first two; the costs of the simulator were measured on the task's own workers
+    simulated   the first two; costs are assumed, or a profile's, and nothing runs
 
 Costs of a measured task are measured when the workers start; the spread of pairs, which sets how many there may be,
 with the first incumbent against itself. `Ladder.known()` holds both, so that a resumed run does not measure them again.
@@ -35,7 +39,7 @@ from pibroch.runtime.plan import Plan
 from pibroch.runtime.simulate import Simulation
 from pibroch.runtime.trace import Trace
 
-Scores = Literal["measured", "simulated"]
+Scores = Literal["measured", "calibrated", "simulated"]
 ALPHA = 0.005  # for the whole run: the chance of one false "faster" among all candidates
 GOAL = 0.05  # a gain that the pairs must be enough for
 FEW_PAIRS, MOST_PAIRS = 16, 180  # there may always be so few, where they tell a smaller gain; there are never more
@@ -71,13 +75,16 @@ class Ladder:
         self.recall(known or {})
 
     def prepare(self, incumbent: Schedule) -> dict[str, Any]:
-        """Measure of the task itself what has not been measured, where scores are; returns `known()`.
+        """Measure of the task itself what has not been measured, where the scores need it; returns `known()`.
 
         Raises `WorkerError` where workers cannot be started, and `InputError` on an incumbent that does not fit.
         """
         plan = self.setting.lower(incumbent)
         if self.scores == "measured":
             self._open(incumbent, plan)
+        elif self.scores == "calibrated" and self._kind == "measured" and self.setting.measured is None:
+            self._open(incumbent, plan)
+            self.close()
         return self.known()
 
     def recall(self, known: Mapping[str, Any]) -> None:
@@ -98,8 +105,9 @@ class Ladder:
         Raises `WorkerError` where workers cannot be started, and `InputError` on an incumbent that does not fit.
         """
         begin, spent = clock(), self._workers.spent if self._workers else 0.0
+        self.prepare(incumbent)
         against = self.setting.lower(incumbent)
-        workers = self._open(incumbent, against) if self.scores == "measured" else None
+        workers = self._workers if self.scores == "measured" else None
         found = self._evaluate(schedule, incumbent, against, workers)
         steps = workers.spent - spent if workers else 0.0
         return found.model_copy(update={"total_s": clock() - begin, "steps_s": steps})

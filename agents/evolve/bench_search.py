@@ -9,15 +9,19 @@ On each task, from the same start and through the same ladder, with the same num
 Figures are speeds over the start's: `planner` is the deterministic writer's choice, `parameters` the grid's best,
 `evolution` and `random` the medians over the seeds; `structure` is evolution's over the grid's best. `sooner` is how
 many evaluations random search took for its median result over how many evolution took to reach as much; what lacks less
-than the gain that counts (1%) is as much for both. Each row says whether its figures are simulated, emulated or
-measured.
+than the gain that counts (1%) is as much for both. Each row says whether its figures are simulated, calibrated (in the
+simulator with costs measured on the task's own workers, the same for all searches), emulated or measured.
+
+The speed that a search with measured scores has seen is a product of accepted pairs, too high by the choice of the
+lucky ones. So with `confirm` every schedule that was ever the best of such a search is paired with the grid's best once
+more, on fresh workers, and the searches are compared by these ratios instead.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,30 +39,38 @@ from pibroch.evals.headroom import headroom, lower_bound
 from pibroch.evals.ladder import Ladder
 from pibroch.evals.setting import Setting, open_setting
 from pibroch.evals.task import Task
+from pibroch.evals.timing import Paired
 from pibroch.runtime.directives import Schedule
 from pibroch.runtime.errors import InputError
 
 WORTH = 0.08  # headroom of the best family from which on a task counts
+CURVE_PAIRS = 40  # of what was a search's best on the way, with measured scores
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`curve[n]` is the speed over the start's that n + 1 evaluations had found; `best` the schedule."""
+    """`curve[n]` is the speed over the start's that n + 1 evaluations had found, `bests[n]` the schedule."""
 
     curve: tuple[float, ...]
-    best: Schedule
+    bests: tuple[Schedule, ...]
+    start: Schedule
 
     @property
     def gain(self) -> float:
         return self.curve[-1] if self.curve else 1.0
+
+    @property
+    def best(self) -> Schedule:
+        return self.bests[-1] if self.bests else self.start
 
 
 class Climb:
     """A search's view of the ladder: candidates one after the other, the faster one stays."""
 
     def __init__(self, ladder: Ladder, start: Schedule) -> None:
-        self.ladder, self.best, self.gain = ladder, start, 1.0
+        self.ladder, self.start, self.best, self.gain = ladder, start, start, 1.0
         self.curve: list[float] = []
+        self.bests: list[Schedule] = []
 
     def step(self, schedule: Schedule) -> float | None:
         """Evaluate; the time relative to the start's where it became the best, else None."""
@@ -67,10 +79,11 @@ class Climb:
             assert found.ratio is not None
             self.best, self.gain = schedule, self.gain * found.ratio
         self.curve.append(self.gain)
+        self.bests.append(self.best)
         return 1 / self.gain if found.accepted else None
 
     def done(self) -> Search:
-        return Search(tuple(self.curve), self.best)
+        return Search(tuple(self.curve), tuple(self.bests), self.start)
 
 
 def run(
@@ -82,7 +95,8 @@ def run(
     confirm: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """One row per task. `confirm` runs each seed's best against the grid's best, emulated or measured, at the end."""
+    """One row per task. `confirm` runs each seed's best against the grid's best, emulated or measured, at the end; with
+    measured scores also what was the best before, and random search's."""
     rows = [
         _task(task, evaluations=evaluations, seeds=seeds, launch=launch, confirm=confirm, progress=progress)
         for task in tasks
@@ -104,7 +118,7 @@ def _task(
     setting = open_setting(task)
     start = starting_schedule(setting)
     with open_ladder(setting, launch, evaluations) as ladder:
-        ladder.prepare(start)  # measured costs, where scores are measured: the bound and the planner then take them too
+        known = ladder.prepare(start)  # where costs are measured, the bound and the planner take them too
         before = setting.simulate(setting.lower(start)).makespan
         climb = Climb(ladder, start)
         for schedule in grid(setting, budget=evaluations):
@@ -113,11 +127,11 @@ def _task(
         at_random = [_random(ladder, setting, start, evaluations, seed) for seed in range(seeds)]
         counts = 1 + ladder.min_gain
     progress(f"{task.name}: grid {families.gain:.3f}, random {statistics.median(s.gain for s in at_random):.3f}")
-    found = [_evolution(task, setting, start, evaluations, seed, launch) for seed in range(seeds)]
+    found = [_evolution(task, start, evaluations, seed, launch, known) for seed in range(seeds)]
     target = statistics.median(s.gain for s in at_random)
     bound = lower_bound(setting)
     row: dict[str, Any] = {
-        "task": task.name, "use": task.use, "kind": task.kind if launch.scores == "measured" else "simulated",
+        "task": task.name, "use": task.use, "kind": task.kind if launch.scores == "measured" else launch.scores,
         "headroom": headroom(bound, before / families.gain), "planner": planner_gain(setting, before),
         "parameters": families.gain, "random": target, "evolution": statistics.median(s.gain for s in found),
         "evolution_by_seed": [s.gain for s in found], "random_by_seed": [s.gain for s in at_random],
@@ -130,10 +144,40 @@ def _task(
     progress(_line(row))
     if confirm:
         with open_ladder(setting, Launch("measured", launch.launcher, launch.address, launch.device), seeds) as ladder:
-            pairs = [ladder.confirm(s.best, families.best) for s in found]
-        row["confirmed"] = [[p.ratio, p.lower, p.upper, p.pairs] for p in pairs]
-        row["confirmed_kind"] = task.kind
-        progress(f"{task.name} ({task.kind}): " + ", ".join(f"{p.ratio:.3f}" for p in pairs))
+            ladder.recall(known)
+            row |= _confirmed(ladder, families.best, found, at_random if launch.scores == "measured" else [])
+        progress(f"{task.name} ({task.kind}): " + ", ".join(f"{ratio:.3f}" for ratio, *_ in row["confirmed"]))
+    return row
+
+
+def _confirmed(
+    ladder: Ladder, against: Schedule, found: Sequence[Search], at_random: Sequence[Search]
+) -> dict[str, Any]:
+    """Each of evolution's bests against the grid's best; where random search's are given, both curves again in these
+    terms, and from them how much sooner evolution had as much."""
+    known: dict[str, Paired] = {}
+
+    def paired(schedule: Schedule, pairs: int | None = None) -> Paired:
+        key = ladder.setting.name(ladder.setting.lower(schedule))
+        if key not in known:
+            known[key] = ladder.confirm(schedule, against, pairs=pairs)
+        return known[key]
+
+    rows = [paired(s.best) for s in found]
+    row: dict[str, Any] = {
+        "confirmed": [[p.ratio, p.lower, p.upper, p.pairs] for p in rows],
+        "confirmed_kind": ladder.setting.task.kind,
+    }
+    if at_random:
+        ours, theirs = ([[paired(b, CURVE_PAIRS).ratio for b in s.bests] for s in some] for some in (found, at_random))
+        target = statistics.median(curve[-1] for curve in theirs)
+        enough = target / (1 + ladder.min_gain)
+        took = statistics.median(reached(curve, enough) for curve in theirs if curve[-1] >= target)
+        row |= {
+            "confirmed_curves": ours, "confirmed_random": theirs, "confirmed_random_reached": took,
+            "confirmed_evolution_reached": statistics.median(reached(curve, enough) for curve in ours),
+        }  # fmt: skip
+        row["confirmed_sooner"] = took / row["confirmed_evolution_reached"]
     return row
 
 
@@ -182,18 +226,21 @@ def _random(ladder: Ladder, setting: Setting, start: Schedule, evaluations: int,
     return climb.done()
 
 
-def _evolution(task: Task, setting: Setting, start: Schedule, evaluations: int, seed: int, launch: Launch) -> Search:
+def _evolution(
+    task: Task, start: Schedule, evaluations: int, seed: int, launch: Launch, known: Mapping[str, Any]
+) -> Search:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        evolve(path, Session(task=task, start=start, seed=seed, budget=Budget(evaluations), launch=launch))
-        gain, best, curve = 1.0, start, list[float]()
+        evolve(path, Session(task=task, start=start, seed=seed, budget=Budget(evaluations), launch=launch, known=known))
+        gain, best, curve, bests = 1.0, start, list[float](), list[Schedule]()
         for record in read_journal(RunDir(path).journal):
             if record["kind"] == "evaluation" and record["evaluation"]:
                 if record["result"]["verdict"] == "faster":
                     gain *= record["result"]["ratio"]
                     best = RunDir(path).load(record["schedule"])
                 curve.append(gain)
-    return Search(tuple(curve), best)
+                bests.append(best)
+    return Search(tuple(curve), tuple(bests), start)
 
 
 def report(result: dict[str, Any]) -> str:

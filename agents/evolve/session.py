@@ -28,7 +28,7 @@ from pibroch.runtime.files import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How candidates are run; `scores` "simulated" runs none."""
+    """How candidates are run; `scores` other than "measured" run none."""
 
     scores: Scores = "measured"
     launcher: str = "ray"
@@ -49,7 +49,7 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Session:
     """Everything that a run is told. A resumed run finds all of it in its journal, but for a larger budget and the
-    `prompts` that replace ours."""
+    `prompts` that replace ours. `known` is what another ladder has measured of the task (`Ladder.known`)."""
 
     task: Task
     playbook: Playbook = field(default_factory=Playbook)
@@ -59,6 +59,7 @@ class Session:
     launch: Launch = field(default_factory=Launch)
     ask: Ask = field(default_factory=Ask)
     prompts: Mapping[str, str] | None = None
+    known: Mapping[str, Any] | None = None
 
 
 def new_run_dir(parent: Path, task: Task) -> Path:
@@ -117,7 +118,7 @@ def finished(path: Path, session: Session) -> dict[str, Any] | None:
     best, ended = result["best"], result["ended"]
     over = ended.startswith("no more") or session.budget.evaluations == done
     whole = result["evaluations"] == done and ended not in ("interrupted", "stopped")
-    sure = result["kind"] == "simulated" or best["evaluation"] == 0 or best["interval"] is not None
+    sure = result["scores"] == "simulated" or best["evaluation"] == 0 or best["interval"] is not None
     return {**result, "run_dir": path, "best": {**best, "file": run.best}} if over and whole and sure else None
 
 
@@ -161,6 +162,7 @@ def evolve(
         with Ladder(
             setting, scores=launch.scores, launcher=launch.launcher, address=launch.address, device=launch.device,
             deadline=launch.deadline, seed=session.seed, candidates=session.budget.evaluations,
+            known=session.known,
         ) as ladder:  # fmt: skip
             told = {
                 "budget": session.budget.to_json(), "launch": asdict(launch), "lm": session.ask.lm,
@@ -191,17 +193,17 @@ def summary(
     run: RunDir, session: Session, result: Result, metered: Metered | None, *, seconds: float
 ) -> dict[str, Any]:
     """The run as plain data. A best without a confirmed gain says so: its ratio may be noise, or a simulator's word."""
-    simulated = session.launch.scores == "simulated"
-    kind = "simulated" if simulated else session.task.kind
-    confirmed = result.confirmed
-    seen = result.start.seconds / result.best.seconds if simulated else result.gain
+    scores, confirmed = session.launch.scores, result.confirmed
+    kind = session.task.kind if scores == "measured" or confirmed else "simulated"
+    seen = result.gain if scores == "measured" else result.start.seconds / result.best.seconds
     done = [outcome.done for outcome in result.outcomes]
     spent = metered.spent if metered else None
     return {
         "ok": True,
         "task": session.task.name,
+        "scores": scores,
         "kind": kind,
-        "costs": "profile" if session.task.emulate else "assumed" if simulated else "measured",
+        "costs": "profile" if session.task.emulate else "assumed" if scores == "simulated" else "measured",
         "best": {
             "schedule": result.best.schedule.to_json(),
             "hash": result.best.key,

@@ -35,7 +35,8 @@ def command(
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="modules: the loop's limit.")] = 10,
     single_shot: Annotated[bool, typer.Option("--single-shot", help="modules: one attempt, no feedback.")] = False,
     scores: Annotated[
-        Literal["measured", "simulated"], typer.Option("--scores", help="search: what decides on the ladder.")
+        Literal["measured", "calibrated", "simulated"],
+        typer.Option("--scores", help="search: what decides on the ladder."),
     ] = "simulated",
     confirm: Annotated[
         bool, typer.Option("--confirm", help="search: run the winners against the grid's best.")

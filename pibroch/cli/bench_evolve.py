@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def search(
-    names: str | None, *, seeds: int, scores: Literal["measured", "simulated"], confirm: bool, launcher: str | None,
-    quick: bool, as_json: bool,
+    names: str | None, *, seeds: int, scores: Literal["measured", "calibrated", "simulated"], confirm: bool,
+    launcher: str | None, quick: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Evolution against a grid of the families and random search, on the test tasks by default."""
     from pibroch.agents.evolve import bench_search

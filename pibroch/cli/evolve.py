@@ -73,9 +73,12 @@ def command(
         ),
     ] = None,
     scores: Annotated[
-        Literal["measured", "simulated"],
+        Literal["measured", "calibrated", "simulated"],
         typer.Option(
-            "--scores", help="measured runs candidates; simulated believes the simulator.", rich_help_panel="Search"
+            "--scores",
+            help="measured runs candidates; simulated believes the simulator; calibrated too, once it has measured the "
+            "costs, and runs the best.",
+            rich_help_panel="Search",
         ),
     ] = "measured",
     seed: Annotated[
@@ -269,7 +272,7 @@ def _apply(project: Project, path: Path, result: dict[str, Any]) -> dict[str, An
 
 def _better(result: dict[str, Any]) -> bool:
     """Whether the best is worth writing down: confirmed, or the simulator's where that decided everything."""
-    found: bool = result["best"]["confirmed"] or (result["kind"] == "simulated" and result["best"]["evaluation"] > 0)
+    found: bool = result["best"]["confirmed"] or (result["scores"] == "simulated" and result["best"]["evaluation"] > 0)
     return found
 
 
@@ -287,7 +290,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     times = f"{best['ratio']:.3f} times as fast as the start"
     if best["evaluation"] == 0:
         gain = "nothing faster than the start was found"
-    elif result["kind"] == "simulated":
+    elif result["scores"] == "simulated":
         gain = f"{times} in the simulator; not run{ASSUMED if result['costs'] == 'assumed' else ''}"
     elif best["interval"] is None:
         gain = f"{times}{kind} when it was found; not confirmed"

@@ -88,7 +88,7 @@ def figures(run: RunView) -> Iterator[tuple[str, float, int]]:
     if run.confirmed is not None:
         row = run.confirmed
         for name, value in (("speed", row.ratio), ("speed_lower", row.lower), ("speed_upper", row.upper)):
-            yield f"{run.kind}/confirmed_{name}", value, run.evaluations
+            yield f"{run.confirmed_kind}/confirmed_{name}", value, run.evaluations
 
 
 def facts(run: RunView) -> dict[str, str]:

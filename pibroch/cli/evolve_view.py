@@ -75,7 +75,7 @@ def told(run: RunView, record: Mapping[str, Any], *, budget: int | None) -> str 
     if kind == "confirm" and run.confirmations:
         last = run.confirmations[-1]
         speed = f"{times(last.ratio)}{interval(last.lower, last.upper)}"
-        return f"fresh run of the best: {speed} over the start, {run.kind}"
+        return f"fresh run of the best: {speed} over the start, {run.confirmed_kind}"
     if kind == "end":
         return _line(f"ended: {run.reason}")
     return None

@@ -112,7 +112,7 @@ def _confirmed(run: RunView, frame: _Frame, x: float) -> str:
     one = run.confirmed
     if one is None or one.incumbent != run.start:
         return ""
-    text = f"fresh run of the best: {one.ratio:.3f}× ({one.lower:.3f} to {one.upper:.3f}), {run.kind}"
+    text = f"fresh run of the best: {one.ratio:.3f}× ({one.lower:.3f} to {one.upper:.3f}), {run.confirmed_kind}"
     bar = _error(frame, x, one.lower, one.upper, strong=True)
     diamond = f'<path class="confirmed" d="M{x:.1f} {frame.y(one.ratio) - 7:.1f}l7 7l-7 7l-7 -7z"/>'
     return f'<g role="img" aria-label="{text}"><title>{text}</title>{bar}{diamond}</g>'

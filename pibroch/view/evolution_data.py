@@ -146,6 +146,11 @@ class RunView:
     @property
     def kind(self) -> str:
         """`measured`, `emulated` or `simulated`: what this run's figures are."""
+        return self.confirmed_kind if self.scores == "measured" else "simulated"
+
+    @property
+    def confirmed_kind(self) -> str:
+        """The same of its confirmation, which simulated scores alone do not run on workers."""
         if self.scores == "simulated":
             return "simulated"
         return "emulated" if self.task.get("emulate") else "measured"

@@ -17,6 +17,7 @@ KINDS = {
     "measured": ("ok", "measured: paired runs on real workers"),
     "emulated": ("warn", "emulated: real workers, durations from a profile and not from this machine"),
     "simulated": ("warn", "simulated: nothing was run, all figures are the simulator's"),
+    "calibrated": ("warn", "calibrated: the simulator's figures, from costs measured here; the best alone is run"),
 }
 MOST = 2000  # characters of one text that the page holds
 TALL = 12  # rows: a longer table scrolls in its box
@@ -27,7 +28,7 @@ def cut(text: str, most: int = MOST) -> str:
 
 
 def badges(run: RunView) -> list[tuple[str, str]]:
-    rows = [KINDS[run.kind]]
+    rows = [KINDS["calibrated" if run.scores == "calibrated" else run.kind]]
     if run.reason:
         rows.append(("ok", f"ended: {cut(run.reason, 300)}"))
     else:
@@ -53,9 +54,9 @@ def stats(run: RunView) -> list[tuple[str, str, str]]:
         level = f" at {100 * confirmed.confidence:.4g}%" if confirmed.confidence and confirmed.pairs else ""
         limits = f"{confirmed.lower:.3f} to {confirmed.upper:.3f}{level}, " if confirmed.lower < confirmed.upper else ""
         name = "Best, confirmed" if confirmed.lower > 1 else "Best, gain not confirmed"
-        if run.kind == "simulated":  # the simulator says the same each time: nothing is confirmed by it
+        if run.scores == "simulated":  # the simulator says the same each time: nothing is confirmed by it
             name, pairs = "Best", ""
-        rows.append((name, times(confirmed.ratio), f"{limits}{run.kind}{pairs}, over {against}"))
+        rows.append((name, times(confirmed.ratio), f"{limits}{run.confirmed_kind}{pairs}, over {against}"))
     if best is not None and best.result is not None and best.result.tokens_per_s:
         rows.append(("Tokens per second", f"{best.result.tokens_per_s:,.0f}", f"best, {run.of(best)}"))
     most = run.budget.get("evaluations")
@@ -264,6 +265,6 @@ def confirmations(run: RunView) -> str:
         names = [name_of(c) if c else key[:12] for c, key in zip(who, (one.schedule, one.incumbent), strict=True)]
         level = f"{100 * one.confidence:.4g}%" if one.confidence else "–"
         limits = f"{one.lower:.3f} to {one.upper:.3f}" if one.lower < one.upper else "–"
-        rows.append((*names, times(one.ratio), limits, level, str(one.pairs), run.kind))
+        rows.append((*names, times(one.ratio), limits, level, str(one.pairs), run.confirmed_kind))
     heads = ("Schedule", "Against", "Speed", "Interval", "Confidence", "Pairs", "Figures")
     return table("Confirmation runs", heads, rows, "wwnnnnw")

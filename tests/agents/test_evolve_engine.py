@@ -160,8 +160,9 @@ def test_a_confirmation_that_fails_keeps_what_was_found(monkeypatch: pytest.Monk
         ({}, True),
         ({"evaluations": 9}, False),  # Ctrl-C behind the last evaluation's line
         ({"ended": "interrupted"}, False),
-        ({"kind": "measured", "best": {"interval": [1.01, 1.02]}}, True),
-        ({"kind": "measured", "best": {"interval": None}}, False),  # not confirmed yet
+        ({"scores": "measured", "best": {"interval": [1.01, 1.02]}}, True),
+        ({"scores": "measured", "best": {"interval": None}}, False),  # not confirmed yet
+        ({"scores": "calibrated", "best": {"interval": None}}, False),
     ],
 )
 def test_only_a_whole_result_is_shown_again(

@@ -135,3 +135,18 @@ def test_real_steps_on_two_ranks(project: Path) -> None:
     judged = [r["result"] for r in rows if r["kind"] == "evaluation" and r["evaluation"]]
     assert {r["emulated"] for r in judged} == {False}
     assert all(r["rung"] in ("short", "paired") or r["verdict"] in ("slower", "invalid") for r in judged)
+
+
+def test_calibrated_scores_run_the_best_alone(project: Path) -> None:
+    """Costs are measured first, the simulator judges with them, and what it finds is confirmed on workers."""
+    said = fresh("evolve", "--model", "mlp-tiny", "--samples", "4", "--budget", "4", "--scores", "calibrated",
+                 "--launcher", "local", "--json", "--out", "run", cwd=project)  # fmt: skip
+    assert said.code == 0, said.err
+    result = said.json
+    assert (result["scores"], result["costs"], result["evaluations"]) == ("calibrated", "measured", 4)
+    rows = [json.loads(line) for line in (project / "run" / "journal.jsonl").read_text().splitlines()]
+    assert next(r for r in rows if r["kind"] == "known")["known"]["costs"]["layers"]
+    assert all(r["result"]["rung"] in ("verify", "simulate") for r in rows if r["kind"] == "evaluation")
+    found = result["best"]["evaluation"] > 0
+    assert result["kind"] == ("measured" if found else "simulated")
+    assert (result["best"]["pairs"] > 0) == (result["best"]["interval"] is not None) == found
