@@ -4,7 +4,8 @@ A layer takes a + b x (samples of the microbatch) seconds for each of F, B, BI a
 takes what its layers take and an overhead of its own. All are worked out from traced steps on warm workers while all
 ranks run (figures taken alone are too low): each layer as a stage of its own, stages dealt out to the devices in turn,
 with whole and with split backwards, at two sizes; the same again with one stage per device, whose tasks have one
-overhead where the others have many.
+overhead where the others have many. All of it from the first device on and from the second: on one machine a device may
+be slower than another by more than layers differ.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from pibroch.runtime.action import Chunk
@@ -26,7 +28,7 @@ from pibroch.runtime.trainer import Trainer
 VERSION = 1
 OPS = ("F", "B", "BI", "BW")
 MICROBATCHES = 4
-STEPS = 3  # traced, after one that is not
+STEPS = 2  # traced, after one that is not
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ def measure(trainer: Trainer, model: ModelSpec, *, devices: int, sizes: tuple[in
 def _times(trainer: Trainer, cut: Sequence[int], devices: int, size: int) -> dict[str, dict[int, float]]:
     """Median seconds by op and stage."""
     times: dict[str, dict[int, list[float]]] = {op: {} for op in (*OPS, "UPDATE")}
-    for split in (False, True):
-        trainer.load(dealt_out(cut, devices=devices, split=split), microbatch=size)
+    for split, first in product((False, True), range(min(devices, 2))):
+        trainer.load(dealt_out(cut, devices=devices, split=split, first=first), microbatch=size)
         trainer.step(trainer.workload.batch(trainer.batch_size, 0))
         for _ in range(STEPS):
             for (stage, _, op), seconds in chunk_times(trainer.plan, trainer.trace().events).items():
@@ -130,16 +132,16 @@ def _times(trainer: Trainer, cut: Sequence[int], devices: int, size: int) -> dic
     return {op: {stage: statistics.median(found) for stage, found in rows.items()} for op, rows in times.items()}
 
 
-def dealt_out(cut: Sequence[int], *, devices: int, split: bool) -> Schedule:
-    """Stage s on device s % devices, all forwards before all backwards; with `split` each of these in two."""
+def dealt_out(cut: Sequence[int], *, devices: int, split: bool, first: int = 0) -> Schedule:
+    """Stage s on device (first + s) % devices, all forwards before all backwards; with `split` each of these in two."""
     stages = len(cut) + 1
     directives: list[AnyDirective] = [Split(num_microbatches=MICROBATCHES)]
     if cut:
         directives.append(Cut(at=list(cut)))
-    directives += [Place(filter={"PP": s}, devices=[s % devices]) for s in range(stages)]
+    directives += [Place(filter={"PP": s}, devices=[(first + s) % devices]) for s in range(stages)]
     if split:
-        for device in range(min(devices, stages)):
-            mine = range(device, stages, devices)
+        for start in range(min(devices, stages)):
+            mine = range(start, stages, devices)
             row = [(s, mb, "F") for mb in range(MICROBATCHES) for s in mine]
             row += [(s, mb, op) for mb in range(MICROBATCHES) for s in reversed(mine) for op in ("BI", "BW")]
             directives.append(Order(filters=[{"PP": s, "MB": mb, "PASS": op} for s, mb, op in row]))
