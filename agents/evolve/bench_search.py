@@ -22,7 +22,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,8 @@ def _random(ladder: Ladder, setting: Setting, start: Schedule, evaluations: int,
 def _evolution(
     task: Task, start: Schedule, evaluations: int, seed: int, launch: Launch, known: Mapping[str, Any]
 ) -> Search:
+    if launch.scores == "calibrated":
+        launch = replace(launch, scores="simulated")  # with the known costs the same, without a confirmation of its own
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         evolve(path, Session(task=task, start=start, seed=seed, budget=Budget(evaluations), launch=launch, known=known))
