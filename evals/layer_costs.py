@@ -121,15 +121,18 @@ def measure(trainer: Trainer, model: ModelSpec, *, devices: int, sizes: tuple[in
 
 
 def _times(trainer: Trainer, cut: Sequence[int], devices: int, size: int) -> dict[str, dict[int, float]]:
-    """Median seconds by op and stage."""
-    times: dict[str, dict[int, list[float]]] = {op: {} for op in (*OPS, "UPDATE")}
+    """Seconds by op and stage: the mean over the runs, each on other devices, of its median."""
+    medians: dict[str, dict[int, list[float]]] = {op: {} for op in (*OPS, "UPDATE")}
     for split, first in product((False, True), range(min(devices, 2))):
         trainer.load(dealt_out(cut, devices=devices, split=split, first=first), microbatch=size)
         trainer.step(trainer.workload.batch(trainer.batch_size, 0))
+        times: dict[tuple[str, int], list[float]] = {}
         for _ in range(STEPS):
             for (stage, _, op), seconds in chunk_times(trainer.plan, trainer.trace().events).items():
-                times[op].setdefault(stage, []).extend(seconds)
-    return {op: {stage: statistics.median(found) for stage, found in rows.items()} for op, rows in times.items()}
+                times.setdefault((op, stage), []).extend(seconds)
+        for (op, stage), found in times.items():
+            medians[op].setdefault(stage, []).append(statistics.median(found))
+    return {op: {stage: statistics.fmean(found) for stage, found in rows.items()} for op, rows in medians.items()}
 
 
 def dealt_out(cut: Sequence[int], *, devices: int, split: bool, first: int = 0) -> Schedule:
