@@ -10,10 +10,11 @@
 A candidate ends at the first rung that decides, with the reason. Which rungs there are is a matter of the scores:
 
     measured    all of them
-    calibrated  the first two; the costs of the simulator were measured on the task's own workers
+    calibrated  the first two; the costs of the simulator are measured on the task's own workers, or a profile's
     simulated   the first two; costs are assumed, or a profile's, and nothing runs
 
-Costs of a measured task are measured when the workers start; the spread of pairs, which sets how many there may be,
+Costs of a measured task are measured when the workers start (assumed where its layers are too few for the devices, or
+fixed by annotations: they cannot be stages of their own then); the spread of pairs, which sets how many there may be,
 with the first incumbent against itself. `Ladder.known()` holds both, so that a resumed run does not measure them again.
 """
 
@@ -28,7 +29,7 @@ from pibroch.evals import ladder_paired
 from pibroch.evals.evaluation import Evaluation, Verdict
 from pibroch.evals.finding import Finding
 from pibroch.evals.ladder_workers import Where, Workers
-from pibroch.evals.layer_costs import LayerCosts
+from pibroch.evals.layer_costs import LayerCosts, unmeasurable
 from pibroch.evals.sequential import SequentialTest, gain_for, pairs_for, share
 from pibroch.evals.setting import Setting, open_setting
 from pibroch.evals.task import Task
@@ -83,6 +84,11 @@ class Ladder:
         if self.scores == "measured":
             self._open(incumbent, plan)
         elif self.scores == "calibrated" and self._kind == "measured" and self.setting.measured is None:
+            if (why := self._unmeasurable()) is not None:
+                raise InputError(
+                    f"task {self.setting.task.name}: the costs of its layers cannot be measured: {why}: use --scores "
+                    "measured, or simulated with assumed costs"
+                )
             self._open(incumbent, plan)
             self.close()
         return self.known()
@@ -162,12 +168,16 @@ class Ladder:
         if self._workers is None:
             self._workers = Workers(self.setting, incumbent, where=self._where)
             with measurement_lock():
-                if self._kind == "measured" and self.setting.measured is None:
+                if self._kind == "measured" and self.setting.measured is None and self._unmeasurable() is None:
                     self.setting.measured = self._workers.measure_costs()
                     self._simulated.clear()
                 if self._spread is None:
                     self._spread = ladder_paired.spread(self._workers, incumbent, plan, emulated=self._emulated)
         return self._workers
+
+    def _unmeasurable(self) -> str | None:
+        task = self.setting.task
+        return unmeasurable(self.setting.model(1, task.samples), devices=task.devices)
 
     @property
     def _emulated(self) -> bool:

@@ -103,6 +103,15 @@ class SizedCosts(ChunkCosts):
         return sum(a + b * self.size for a, b in (layer[op] for layer in self.layers.layers[start:stop]))
 
 
+def unmeasurable(model: ModelSpec, *, devices: int) -> str | None:
+    """Why the layers of a model cannot be stages of their own on these devices; None where they can."""
+    if model.fixed_stages:
+        return "the model's annotations fix its stages"
+    if len(model.layers) < devices:
+        return f"it has {len(model.layers)} layers, fewer than the {devices} devices"
+    return None
+
+
 def measure(trainer: Trainer, model: ModelSpec, *, devices: int, sizes: tuple[int, int]) -> LayerCosts:
     """Measure on a trainer's workers; it is left with another schedule and other weights. `sizes` are two numbers of
     samples in a microbatch; where they are equal, time is taken as proportional to it."""

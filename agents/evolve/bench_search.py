@@ -23,6 +23,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def _task(
     target = statistics.median(s.gain for s in at_random)
     bound = lower_bound(setting)
     row: dict[str, Any] = {
-        "task": task.name, "use": task.use, "kind": task.kind if launch.scores == "measured" else launch.scores,
+        "task": task.name, "use": task.use, "kind": _kind(task, launch),
         "headroom": headroom(bound, before / families.gain), "planner": planner_gain(setting, before),
         "parameters": families.gain, "random": target, "evolution": statistics.median(s.gain for s in found),
         "evolution_by_seed": [s.gain for s in found], "random_by_seed": [s.gain for s in at_random],
@@ -148,6 +149,13 @@ def _task(
             row |= _confirmed(ladder, families.best, found, at_random if launch.scores == "measured" else [])
         progress(f"{task.name} ({task.kind}): " + ", ".join(f"{ratio:.3f}" for ratio, *_ in row["confirmed"]))
     return row
+
+
+def _kind(task: Task, launch: Launch) -> str:
+    """What the row's figures are. A profile's costs are what they are: to measure them would change nothing."""
+    if launch.scores == "measured":
+        return task.kind
+    return "simulated" if task.emulate else launch.scores
 
 
 def _confirmed(
@@ -169,7 +177,10 @@ def _confirmed(
         "confirmed_kind": ladder.setting.task.kind,
     }
     if at_random:
-        ours, theirs = ([[paired(b, CURVE_PAIRS).ratio for b in s.bests] for s in some] for some in (found, at_random))
+        ours, theirs = (
+            [lasting([paired(b, CURVE_PAIRS).ratio for b in s.bests or (s.start,)]) for s in some]
+            for some in (found, at_random)
+        )
         target = statistics.median(curve[-1] for curve in theirs)
         enough = target / (1 + ladder.min_gain)
         took = statistics.median(reached(curve, enough) for curve in theirs if curve[-1] >= target)
@@ -187,6 +198,11 @@ def open_ladder(setting: Setting, launch: Launch, candidates: int) -> Ladder:
         setting, scores=launch.scores, launcher=launch.launcher, address=launch.address, device=launch.device,
         deadline=launch.deadline, candidates=candidates,
     )  # fmt: skip
+
+
+def lasting(ratios: Sequence[float]) -> list[float]:
+    """What a search had for good: no more than what it had later, as a lucky ratio on the way is no gain."""
+    return list(accumulate(reversed(ratios), min))[::-1]
 
 
 def reached(curve: Sequence[float], target: float) -> int:

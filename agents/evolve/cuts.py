@@ -93,7 +93,8 @@ def _score(design: Design, layers: Layers, bounds: list[int], limit: int | None)
         fixed = sum(layers.plain.fixed[x] for s in stages for x in range(bounds[s], bounds[s + 1]))
         held = {s: flying[s] * known.kept[s] + (0 if alone else known.posted[s]) for s in stages}
         needs = {s: known.during["B"][s] for s in stages}
-        for s in sorted(stages, key=lambda s: known.seconds["F"][s]):
+        # Alone, the last stage's backward follows its forward: to recompute it saves nothing.
+        for s in sorted(stages[:-1] if alone else stages, key=lambda s: known.seconds["F"][s]):
             if limit is None or fixed + _fullest(held, needs, alone=alone) <= limit:
                 break
             held[s] -= flying[s] * (known.kept[s] - layers.again.kept[bounds[s]])
@@ -140,7 +141,7 @@ def stage_figures(both: Layers, bounds: Sequence[int]) -> Figures:
         seconds={op: seconds(layers.seconds[op]) for op in PASSES},
         forward_to=edges(layers.forward_to),
         backward_to=edges(layers.backward_to),
-        # What an inner layer was given is its neighbour's, and kept there.
+        # In a chain what an inner layer was given is its neighbour's, and kept there.
         kept=tuple(
             kept - sum(both.again.kept[bounds[s] + 1 : bounds[s + 1]]) for s, kept in enumerate(total(layers.kept))
         ),

@@ -29,8 +29,8 @@ LayerFilter = tuple[tuple[str, int | str | None], ...]
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How rows were made. `family`: by the family `name`. `list`: by list scheduling (`order.py`) with the policy
-    `name`, backwards split or not, in-flight bounds of `depth` times the round trip (None: the policy chooses), plus
-    `extra` per position. `rows`: by hand."""
+    `name`, backwards split where that pays or nowhere, in-flight bounds of `depth` times the round trip (None: the
+    policy chooses), plus `extra` per position. `rows`: by hand."""
 
     kind: Literal["family", "list", "rows"]
     name: str = ""

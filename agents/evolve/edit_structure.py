@@ -71,8 +71,8 @@ class Reorder(EditBase):
 
     def describe(self) -> str:
         depth = "" if self.depth is None else f", {self.depth:g} times the usual microbatches in flight"
-        split = "split" if self.split else "whole"
-        return f"Order the chunks by list scheduling ({self.policy}) with {split} backwards{depth}."
+        split = "backwards split where that pays" if self.split else "whole backwards"
+        return f"Order the chunks by list scheduling ({self.policy}) with {split}{depth}."
 
     def apply(self, design: Design, setting: Setting) -> Design:
         new = remade(design, setting, Rule("list", self.policy, self.split, self.depth))
@@ -121,8 +121,8 @@ class SetStagesPerDevice(EditBase):
 
 class Divide(EditBase):
     """All devices in use shared out anew: so many replicas, so many stages per device of what is left. Rows by list
-    scheduling, backwards split where memory allows. `microbatches` are those of a replica; without it, and where the
-    batch does not divide so, there are about as many as before."""
+    scheduling, backwards split where memory allows and it pays. `microbatches` are those of a replica, about as many as
+    before where it is not given."""
 
     op: Literal["divide"] = "divide"
     replicas: int = Field(ge=1, le=4096)
@@ -139,7 +139,9 @@ class Divide(EditBase):
 
     def division(self, design: Design, setting: Setting) -> Design:
         """The design without rows. Raises `NotApplicable`."""
-        used = setting.task.devices
+        used, m, choices = setting.task.devices, self.microbatches, setting.choices(self.replicas)
+        if m is not None and m not in choices:
+            raise NotApplicable(f"{self.replicas} replicas can have {list(choices)} microbatches, not {m}")
         if used % self.replicas:
             raise NotApplicable(f"{used} devices do not divide into {self.replicas} replicas")
         p = used // self.replicas

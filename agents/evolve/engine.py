@@ -101,7 +101,7 @@ class Evolution:
             confirmed = self._confirm(start)
         except KeyboardInterrupt:
             reason = "interrupted"
-        except WorkerError as error:  # of the confirmation: what the run has found stands, unconfirmed
+        except (InputError, WorkerError) as error:  # what the run has found stands, unconfirmed
             if reason == "interrupted":
                 raise
             self.failures.append(f"the best could not be confirmed: {error}")

@@ -28,7 +28,7 @@ from pibroch.runtime.files import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How candidates are run; `scores` other than "measured" run none."""
+    """How candidates are run: with `scores` "measured" all of them, "calibrated" the best alone, "simulated" none."""
 
     scores: Scores = "measured"
     launcher: str = "ray"
@@ -114,7 +114,8 @@ def finished(path: Path, session: Session) -> dict[str, Any] | None:
         raise InputError(f"--budget {session.budget.evaluations}: the run in {path} has {done} evaluations already")
     if not run.result.exists():
         return None
-    result: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
+    told: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
+    result = {"scores": session.launch.scores, **told}  # older files do not say it
     best, ended = result["best"], result["ended"]
     over = ended.startswith("no more") or session.budget.evaluations == done
     whole = result["evaluations"] == done and ended not in ("interrupted", "stopped")
@@ -180,7 +181,8 @@ def evolve(
                 raise Paused(f"{error}; then go on with `pibroch evolve --resume {path}`") from error
         write_atomically(run.best, schedule_text(result.best.schedule))
         write_atomically(run.learned, evolution.learner.playbook.model_dump_json(indent=1) + "\n")
-        found = summary(run, session, result, metered, seconds=journal.spent_s)
+        costs = "profile" if setting.profile else "measured" if setting.measured else "assumed"
+        found = summary(run, session, result, metered, costs=costs, seconds=journal.spent_s)
         write_atomically(run.result, json.dumps(found, default=str, indent=1) + "\n")
         if metered is not None and result.reason != "interrupted":
             finish(metered)
@@ -190,7 +192,7 @@ def evolve(
 
 
 def summary(
-    run: RunDir, session: Session, result: Result, metered: Metered | None, *, seconds: float
+    run: RunDir, session: Session, result: Result, metered: Metered | None, *, costs: str, seconds: float
 ) -> dict[str, Any]:
     """The run as plain data. A best without a confirmed gain says so: its ratio may be noise, or a simulator's word."""
     scores, confirmed = session.launch.scores, result.confirmed
@@ -203,7 +205,7 @@ def summary(
         "task": session.task.name,
         "scores": scores,
         "kind": kind,
-        "costs": "profile" if session.task.emulate else "assumed" if scores == "simulated" else "measured",
+        "costs": costs,
         "best": {
             "schedule": result.best.schedule.to_json(),
             "hash": result.best.key,

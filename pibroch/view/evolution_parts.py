@@ -17,7 +17,7 @@ KINDS = {
     "measured": ("ok", "measured: paired runs on real workers"),
     "emulated": ("warn", "emulated: real workers, durations from a profile and not from this machine"),
     "simulated": ("warn", "simulated: nothing was run, all figures are the simulator's"),
-    "calibrated": ("warn", "calibrated: the simulator's figures, from costs measured here; the best alone is run"),
+    "calibrated": ("warn", "calibrated: the simulator's figures; the best alone is run"),
 }
 MOST = 2000  # characters of one text that the page holds
 TALL = 12  # rows: a longer table scrolls in its box

@@ -99,6 +99,7 @@ def test_what_is_no_edit_is_named(data: Any, says: str) -> None:
         ({"op": "microbatches", "by": 1}, "no choice of microbatches"),
         ({"op": "pipeline", "by": 1}, "10 devices|5 x 2 devices"),
         ({"op": "divide", "replicas": 3, "stages_per_device": 1}, "do not divide"),
+        ({"op": "divide", "replicas": 2, "stages_per_device": 1, "microbatches": 1}, "microbatches, not 1"),
         ({"op": "layout", "to": "v"}, "one stage per device has no other"),
         ({"op": "shift_weights", "by": 1}, "not split"),
         ({"op": "reduce_stream", "each": True}, "one stage only"),

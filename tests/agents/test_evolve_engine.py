@@ -176,6 +176,19 @@ def test_only_a_whole_result_is_shown_again(
     assert (sessions.finished(path, sessions.resumed(path)) is not None) == shown
 
 
+def test_a_result_of_before_there_were_calibrated_scores_is_shown_too(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(whole[0], path)
+    result = json.loads((path / "result.json").read_text())
+    del result["scores"]
+    (path / "result.json").write_text(json.dumps(result))
+    shown = sessions.finished(path, sessions.resumed(path))
+    assert shown is not None
+    assert shown["scores"] == "simulated"
+
+
 def test_wall_time_ends_it(tmp_path: Path) -> None:
     result = run(tmp_path / "run", session(seconds=1e-3))
     assert (result["ended"], result["evaluations"]) == ("budget: 0.001 s of wall time", 0)

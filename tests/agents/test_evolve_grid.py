@@ -6,7 +6,7 @@ from collections import Counter
 
 from evolve_settings import emulated
 
-from pibroch.agents.evolve.bench_search import reached
+from pibroch.agents.evolve.bench_search import lasting, reached
 from pibroch.agents.evolve.design import decode, schedule_hash
 from pibroch.agents.evolve.grid import grid
 from pibroch.agents.evolve.random_search import random_search
@@ -81,3 +81,7 @@ def test_random_search_never_gets_worse_and_repeats() -> None:
 
 def test_reached_counts_evaluations_from_one() -> None:
     assert [reached((1.0, 1.2, 1.2, 1.4), target) for target in (1.0, 1.1, 1.3, 1.5)] == [1, 2, 4, 5]
+
+
+def test_a_lucky_ratio_on_the_way_is_no_gain() -> None:
+    assert lasting([1.0, 1.06, 1.02, 1.02, 1.1]) == [1.0, 1.02, 1.02, 1.02, 1.1]

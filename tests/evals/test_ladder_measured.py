@@ -20,6 +20,7 @@ from pibroch.evals.models import load_workload
 from pibroch.evals.setting import Setting
 from pibroch.evals.task import Task
 from pibroch.evals.timing import LockHeld, measurement_lock
+from pibroch.runtime.errors import InputError
 from pibroch.runtime.families import build
 from pibroch.runtime.profile import ProfileLayer, load_profile
 from pibroch.runtime.trainer import Trainer
@@ -181,3 +182,17 @@ def test_nan_is_not_equal_to_nan() -> None:
         found = ladder.evaluate(disguise(PIPELINE, 1), PIPELINE)
     assert (found.verdict, found.rung) == ("unequal", "short")
     assert found.pairs == 0
+
+
+def test_fixed_stages_are_judged_without_measured_costs() -> None:
+    """Layers cannot be stages of their own then: measured scores do without, calibrated ones say so."""
+    setting = Setting(task(), ladder_workloads.with_fixed_stages())
+    with Ladder(setting, keep_noisy=True, candidates=1) as one:
+        found = one.evaluate(build("gpipe", devices=2, microbatches=4), PIPELINE)
+        assert found.verdict in ("slower", "undecided", "faster")
+        assert one.known()["costs"] is None
+    with (
+        Ladder(setting, scores="calibrated") as other,
+        pytest.raises(InputError, match="annotations fix its stages: use --scores measured"),
+    ):
+        other.prepare(PIPELINE)
