@@ -81,7 +81,7 @@ def render_evolution(run: RunView, *, timeline: str | None = None) -> str:
         script=script,
         script_hashes=" ".join(hashes),
         data=inline_json({"candidates": items}),
-        kind=run.kind,
+        kind=run.kind if run.kind == run.confirmed_kind else f"{run.kind}, but for the fresh run of the best,",
         badges=parts.badges(evolution_parts.badges(run)),
         stats=parts.stats(evolution_parts.stats(run)),
         facts=parts.facts(evolution_parts.facts(run)),

@@ -113,9 +113,9 @@ def write_run(
             book = _learn(told, book, number, bad)
     told.best = incumbent
     if confirm and incumbent != told.start:
-        ratio, lower, upper = CONFIRMED if scores == "measured" else (CONFIRMED[0],) * 3
+        ratio, lower, upper = CONFIRMED if scores != "simulated" else (CONFIRMED[0],) * 3
         told.add("confirm", schedule=incumbent, incumbent=told.start, ratio=ratio, lower=lower, upper=upper,
-                 pairs=24 if scores == "measured" else 0,
+                 pairs=24 if scores != "simulated" else 0,
                  confidence=0.999)  # fmt: skip
     if end is not None:
         told.add("end", reason=end + bad, best=incumbent, evaluations=evaluations)
@@ -129,7 +129,7 @@ def evaluation(
     verdict: Verdict, rng: random.Random, *, scores: str, emulated: bool, reason: str, ratio: float | None = None
 ) -> Evaluation:
     """As the ladder gives it: no speed where the candidate did not run."""
-    simulated = scores == "simulated"
+    simulated = scores != "measured"
     if verdict in RUNGS:
         return Evaluation(
             plan="p", rung=RUNGS[verdict], verdict=verdict, reason=reason, emulated=emulated, total_s=0.2

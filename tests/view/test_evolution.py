@@ -213,6 +213,14 @@ def test_figures_are_never_called_what_they_are_not(tmp_path: Path, options: dic
         assert "nothing was run" in html
 
 
+def test_a_calibrated_run_says_which_figures_are_the_simulators(tmp_path: Path) -> None:
+    html = without_script(render_evolution(read_run(write_run(tmp_path, scores="calibrated").path))).lower()
+    assert "the best alone is run" in html
+    assert "speed over the start (simulated)" in html
+    assert "all figures are simulated, but for the fresh run of the best" in html
+    assert re.search(r"measured, \d+ pairs[^,]*, over the start", html)
+
+
 def test_in_a_measured_run_a_simulated_speed_is_marked_and_is_not_on_the_front(tmp_path: Path) -> None:
     told = write_run(tmp_path, evaluations=3, end=None)
     result = evaluation("slower", random.Random(0), scores="simulated", emulated=False, reason="too slow", ratio=9.0)
