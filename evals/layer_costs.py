@@ -144,7 +144,7 @@ def _times(trainer: Trainer, cut: Sequence[int], devices: int, size: int) -> dic
     return {op: {stage: statistics.fmean(found) for stage, found in rows.items()} for op, rows in medians.items()}
 
 
-def dealt_out(cut: Sequence[int], *, devices: int, split: bool, first: int = 0) -> Schedule:
+def dealt_out(cut: Sequence[int], *, devices: int, split: bool, first: int) -> Schedule:
     """Stage s on device (first + s) % devices, all forwards before all backwards; with `split` each of these in two."""
     stages = len(cut) + 1
     directives: list[AnyDirective] = [Split(num_microbatches=MICROBATCHES)]

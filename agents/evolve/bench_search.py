@@ -129,19 +129,18 @@ def _task(
         counts = 1 + ladder.min_gain
     progress(f"{task.name}: grid {families.gain:.3f}, random {statistics.median(s.gain for s in at_random):.3f}")
     found = [_evolution(task, start, evaluations, seed, launch, known) for seed in range(seeds)]
-    target = statistics.median(s.gain for s in at_random)
+    target, soon, late = race([s.curve for s in found], [s.curve for s in at_random], counts=counts)
     bound = lower_bound(setting)
     row: dict[str, Any] = {
         "task": task.name, "use": task.use, "kind": _kind(task, launch),
         "headroom": headroom(bound, before / families.gain), "planner": planner_gain(setting, before),
         "parameters": families.gain, "random": target, "evolution": statistics.median(s.gain for s in found),
         "evolution_by_seed": [s.gain for s in found], "random_by_seed": [s.gain for s in at_random],
-        "random_reached": statistics.median(reached(s.curve, target / counts) for s in at_random if s.gain >= target),
-        "evolution_reached": statistics.median(reached(s.curve, target / counts) for s in found),
+        "random_reached": late, "evolution_reached": soon,
         "left": headroom(bound, before / max(s.gain for s in found)),
     }  # fmt: skip
     row["structure"] = row["evolution"] / row["parameters"]
-    row["sooner"] = row["random_reached"] / row["evolution_reached"]
+    row["sooner"] = late / soon
     progress(_line(row))
     if confirm:
         with open_ladder(setting, Launch("measured", launch.launcher, launch.address, launch.device), seeds) as ladder:
@@ -181,14 +180,11 @@ def _confirmed(
             [lasting([paired(b, CURVE_PAIRS).ratio for b in s.bests or (s.start,)]) for s in some]
             for some in (found, at_random)
         )
-        target = statistics.median(curve[-1] for curve in theirs)
-        enough = target / (1 + ladder.min_gain)
-        took = statistics.median(reached(curve, enough) for curve in theirs if curve[-1] >= target)
+        _, soon, late = race(ours, theirs, counts=1 + ladder.min_gain)
         row |= {
-            "confirmed_curves": ours, "confirmed_random": theirs, "confirmed_random_reached": took,
-            "confirmed_evolution_reached": statistics.median(reached(curve, enough) for curve in ours),
+            "confirmed_curves": ours, "confirmed_random": theirs, "confirmed_random_reached": late,
+            "confirmed_evolution_reached": soon, "confirmed_sooner": late / soon,
         }  # fmt: skip
-        row["confirmed_sooner"] = took / row["confirmed_evolution_reached"]
     return row
 
 
@@ -203,6 +199,18 @@ def open_ladder(setting: Setting, launch: Launch, candidates: int) -> Ladder:
 def lasting(ratios: Sequence[float]) -> list[float]:
     """What a search had for good: no more than what it had later, as a lucky ratio on the way is no gain."""
     return list(accumulate(reversed(ratios), min))[::-1]
+
+
+def race(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, counts: float
+) -> tuple[float, float, float]:
+    """Their median result, and the evaluations that we, and those of them that got so far, took until it was there to
+    within a factor of `counts`: medians."""
+    ends = [curve[-1] if curve else 1.0 for curve in theirs]
+    target = statistics.median(ends)
+    as_far = [curve for curve, end in zip(theirs, ends, strict=True) if end >= target]
+    soon, late = (statistics.median(reached(curve, target / counts) for curve in some) for some in (ours, as_far))
+    return target, soon, late
 
 
 def reached(curve: Sequence[float], target: float) -> int:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from pibroch.agents.evolve.cuts import layer_figures
 from pibroch.agents.evolve.design import Design, Row, Rule, changed, rows_of_family
-from pibroch.agents.evolve.figures import Figures, figures, layer_seconds
+from pibroch.agents.evolve.figures import Figures, figures
 from pibroch.agents.evolve.fit import least_recompute
 from pibroch.agents.evolve.order import build_rows
 from pibroch.evals.setting import Setting
@@ -242,7 +243,8 @@ def best_fit(design: Design, setting: Setting) -> tuple[tuple[float, float], Des
 def cut_by_costs(design: Design, setting: Setting) -> list[int]:
     """Boundaries that make the slowest position fast, and then the positions even. Starts from stages as even as the
     costs allow and moves one layer from any stage to any other while that helps."""
-    seconds = layer_seconds(setting, design.replicas, design.microbatches)
+    known, m = layer_figures(setting, design.replicas, design.microbatches).plain, design.microbatches
+    seconds = [known.load((x,)) + update / m for x, update in enumerate(known.update)]
     return even_positions(seconds, design.position_of)
 
 

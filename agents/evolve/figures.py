@@ -166,33 +166,6 @@ def most_bytes(design: Design, known: Figures) -> list[int]:
     return [least + sum(known.posted[s] for s in stages) for least, stages in rows]
 
 
-def layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
-    """Seconds of each layer for one microbatch: F, B and that microbatch's share of the update. For models that do not
-    fix their stages."""
-    return kept(setting, "layers", (replicas, microbatches), lambda: _layer_seconds(setting, replicas, microbatches))
-
-
-def _layer_seconds(setting: Setting, replicas: int, microbatches: int) -> list[float]:
-    model = setting.model(replicas, microbatches)
-    count = len(model.layers)
-    design = Design(
-        microbatches=microbatches,
-        placement=((*range(replicas),),) * count,
-        rows=(),
-        rule=Rule("rows"),
-        cut=tuple(range(1, count)),
-        bucket_size=(None,) * count,
-    )
-    costs = setting.without_overhead().costs(replicas, microbatches)
-    plan = _one_microbatch(design, setting)
-    compute = {(t.op, t.stage, t.part): t for t in plan.tasks if t.replica == 0}
-    return [
-        sum(_seconds(costs, plan, compute, op, s, 0) for op in ("F", "B"))
-        + _update_seconds(costs, plan, compute, s) / microbatches
-        for s in range(count)
-    ]
-
-
 def _one_microbatch(design: Design, setting: Setting) -> Plan:
     """A plan of the design's stages that runs one microbatch of its size, all backwards split."""
     rows = tuple(

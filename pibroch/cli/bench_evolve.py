@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pibroch.cli.common import finish, say
 from pibroch.runtime.errors import InputError
 
 if TYPE_CHECKING:
+    from pibroch.evals.ladder import Scores
     from pibroch.evals.task import Task
 
 
 def search(
-    names: str | None, *, seeds: int, scores: Literal["measured", "calibrated", "simulated"], confirm: bool,
-    launcher: str | None, quick: bool, as_json: bool,
+    names: str | None, *, seeds: int, scores: Scores, confirm: bool, launcher: str | None, quick: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Evolution against a grid of the families and random search, on the test tasks by default."""
     from pibroch.agents.evolve import bench_search

@@ -76,8 +76,8 @@ def command(
         Literal["measured", "calibrated", "simulated"],
         typer.Option(
             "--scores",
-            help="measured runs candidates; simulated believes the simulator; calibrated too, once it has measured the "
-            "costs, and runs the best.",
+            help="measured runs candidates; simulated believes the simulator; calibrated measures the costs first and "
+            "runs the best at the end.",
             rich_help_panel="Search",
         ),
     ] = "measured",

@@ -6,7 +6,7 @@ from collections import Counter
 
 from evolve_settings import emulated
 
-from pibroch.agents.evolve.bench_search import lasting, reached
+from pibroch.agents.evolve.bench_search import lasting, race, reached
 from pibroch.agents.evolve.design import decode, schedule_hash
 from pibroch.agents.evolve.grid import grid
 from pibroch.agents.evolve.random_search import random_search
@@ -85,3 +85,10 @@ def test_reached_counts_evaluations_from_one() -> None:
 
 def test_a_lucky_ratio_on_the_way_is_no_gain() -> None:
     assert lasting([1.0, 1.06, 1.02, 1.02, 1.1]) == [1.0, 1.02, 1.02, 1.02, 1.1]
+
+
+def test_the_race_is_to_their_median_by_those_that_got_there() -> None:
+    """Theirs end at 1.1, 1.2 and 1.3: the target is 1.2, which two reach after 3 and 1, and we after 2 and 4."""
+    theirs = [(1.0, 1.1, 1.1), (1.0, 1.0, 1.2), (1.3, 1.3, 1.3)]
+    ours = [(1.0, 1.2, 1.2), (1.0, 1.1, 1.1)]
+    assert race(ours, theirs, counts=1.0) == (1.2, 3, 2)

@@ -19,21 +19,20 @@ AUTO = Rule("list", "auto", split=True)
 MICROBATCHES = 4
 
 
-def setting(*, layers: int = 4, update: float = 0.0, half: float = 0.3, limit: int | None = None) -> Setting:
-    """Layers of F = BI = BW = 1 s and B = 2 s, two devices; a half of a backward costs `half` more per task, and the
-    first layer's update `update`."""
+def setting(*, update: float = 0.0, half: float = 0.3) -> Setting:
+    """Four layers of F = BI = BW = 1 s and B = 2 s, two devices; a half of a backward costs `half` more per task, and
+    the first layer's update `update`."""
     layer = {"F": (1.0, 0.0), "B": (2.0, 0.0), "BI": (1.0, 0.0), "BW": (1.0, 0.0)}
     costs = LayerCosts(
-        layers=tuple({**layer, "UPDATE": (0.0 if i else update, 0.0)} for i in range(layers)),
+        layers=tuple({**layer, "UPDATE": (0.0 if i else update, 0.0)} for i in range(4)),
         overhead={"F": 0.0, "B": 0.0, "BI": half, "BW": half},
         latency=0.0,
         bandwidth=1e18,
     )
     task = Task(
-        name="measured", title="four layers", model=f"mlp:{layers}", devices=2, samples=8, memory_limit=limit,
-        use="train", intent="the fastest",
+        name="measured", title="four layers", model="mlp:4", devices=2, samples=8, use="train", intent="the fastest"
     )  # fmt: skip
-    return Setting(task, load_workload(f"mlp:{layers}"), measured=costs)
+    return Setting(task, load_workload("mlp:4"), measured=costs)
 
 
 def pipeline(cut: int) -> Design:
